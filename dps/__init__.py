@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from dps.cluster.options import register
 from dps.modes import AllReduce, Async, Hybrid, Sync
 
 if TYPE_CHECKING:
@@ -77,6 +78,9 @@ _PACKAGES = (
     "preprocessing",
     "torch",
 )
+
+
+register()
 
 
 def __getattr__(name: str) -> Any:

@@ -9,6 +9,7 @@ import signal
 import socket
 import threading
 import time
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -139,14 +140,15 @@ def test_scattered_rows_are_named_when_they_are_lost_or_left_out_if_so_wished(
     with monkeypatch.context() as patch:
         killing_after(patch, 2, second)
         model = classifier(client)
-        with pytest.raises(WorkerLostError, match=r"partitions 1, 4 lay in .* on_data_loss"):
+        with pytest.raises(WorkerLostError, match=r"partitions 1, 4 lay in .* dps\.on_data_loss="):
             model.fit(*scattered())
     assert model.n_iter_ == len(model.history_) >= 2  # of the epochs that were closed
     assert model.score(X, y) > 0.6
     model.partial_fit(X, y)
     client.wait_for_workers(3, timeout=60)
     losses = killing_after(monkeypatch, 2, second)
-    model = classifier(client, on_data_loss="drop").fit(*scattered())
+    configure(on_data_loss="drop")
+    model = classifier(client).fit(*scattered())
     left = ROWS - len(parts[1]) - len(parts[4])
     assert losses[0].dropped == ROWS - left
     assert {record["rows"] for record in model.history_} == {ROWS, left}
@@ -186,7 +188,8 @@ def test_a_fit_ends_that_has_lost_all_its_rows(
     victim = min(client.nthreads())
     X, y = ([client.scatter(values, workers=[victim], hash=False)] for values in rows())
     losses = killing_after(monkeypatch, 2, lambda: kill(client, victim))
-    model = classifier(client, on_data_loss="drop")
+    configure(on_data_loss="drop")
+    model = classifier(client)
     with pytest.raises(WorkerLostError, match="all rows that were left"):
         model.fit(X, y)
     assert not losses
@@ -224,15 +227,23 @@ def test_the_only_worker_may_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
         assert [loss.redone for loss in losses] == [0]  # its memory was shared
 
 
+def unused_ports(n: int) -> int:
+    """The first of so many ports in a row, of those that no system gives to connections."""
+    for first in range(20_000 + os.getpid() % 1000 * 10, 32_000, n):
+        with ExitStack() as stack, suppress(OSError):
+            for port in range(first, first + n):
+                stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            return first
+    raise AssertionError("all ports are in use")
+
+
 @pytest.mark.parametrize("n_workers", [1, 2])
 @pytest.mark.parametrize("persisted", [True, False])
 def test_a_worker_that_comes_back_at_its_address_is_another_one(
     persisted: bool, n_workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its nanny starts it again at the same port, as where there is a firewall."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
+    port = unused_ports(n_workers)
     ports = port if n_workers == 1 else f"{port}:{port + n_workers - 1}"
     with (
         LocalCluster(
@@ -705,12 +716,13 @@ def test_a_fit_goes_on_after_so_many_losses(
     most: int, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     losses = killing_after(monkeypatch, 2, lambda: kill(client, min(client.nthreads())))
-    model = classifier(client, max_losses=most)
+    model = classifier(client)
+    configure(max_losses=most)
     if most:
         assert_exact(model.fit(*rows()))
         assert len(losses) == 1
         return
-    with pytest.raises(WorkerLostError, match="max_losses=0"):
+    with pytest.raises(WorkerLostError, match=r"dps\.max_losses=0"):
         model.fit(*rows())
     assert model.n_iter_ == len(model.history_) >= 2  # of the epochs that were closed
 

@@ -6,14 +6,32 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
 from dps._checks import check_of
+
+_registered = False
+
+
+def register() -> None:
+    """Have Dask's configuration show the defaults, once Dask is imported."""
+    global _registered
+    config = sys.modules.get("dask.config")
+    if config is None or _registered:
+        return
+    import yaml  # which Dask imports
+
+    _registered = True
+    text = Path(__file__).parents[1].joinpath("dps.yaml").read_text("utf-8")
+    config.update_defaults(yaml.safe_load(text))
 
 
 @dataclass(frozen=True)
 class Options:
     """What ``dask.config.set({"dps.timeout": 10})`` and the like ask for; docs/data.md has them.
+
+    The defaults are those of dps.yaml, which Dask shows.
 
     Examples
     --------
@@ -30,7 +48,10 @@ class Options:
     timeout: float = 60.0  # seconds without progress that are an error
     silence: float = 2.0  # seconds without any answer after which another host is gone
     grace: float = 2.0  # seconds in which workers may end what runs, and say that they are there
+    max_losses: int | None = None  # lost workers that a fit survives; None: any number
     fruitless_losses: int = 3  # losses in a row without progress that a fit survives
+    # What follows when a worker dies with rows that nobody can compute again.
+    on_data_loss: Literal["error", "drop"] = "error"
     monitor: bool = True  # whether fits report to the dashboard
 
     @classmethod
@@ -42,6 +63,7 @@ class Options:
         ValueError
             There is another option, or one is not what it may be.
         """
+        register()
         config = sys.modules.get("dask.config")
         given: Any = {} if config is None else config.get("dps", {})
         if not isinstance(given, Mapping):
@@ -62,12 +84,14 @@ class Options:
             "timeout": "seconds above 0",
             "silence": "seconds above 0",
             "grace": "seconds above 0",
+            "max_losses": "a number from 0 on or None",
             "fruitless_losses": "a number from 0 on",
+            "on_data_loss": "'error' or 'drop'",
             "monitor": "True or False",
         }
         for name, hint in get_type_hints(type(self)).items():
             value = getattr(self, name)
-            least = -1 if name == "fruitless_losses" else 0
+            least = -1 if name in ("max_losses", "fruitless_losses") else 0
             small = type(value) in (int, float) and not value > least
             if small or not check_of(hint)(value):
                 raise ValueError(f"dps.{name} of dask.config must be {wanted[name]}, got {value!r}")

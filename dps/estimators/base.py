@@ -84,8 +84,6 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
     batch_size: Any = "auto"
     mode: Any = "sync"
     n_replicas: Any = "auto"
-    on_data_loss: str = "error"
-    max_losses: int | None = None
     checkpoint: Checkpoint | None = None
     client: Any = None
     server: Any = None
@@ -116,8 +114,6 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         "batch_size": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
         "mode": [str, Mode],
         "n_replicas": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
-        "on_data_loss": [StrOptions({"error", "drop"})],
-        "max_losses": [Interval(Integral, 0, None, closed="left"), None],
         "checkpoint": [Checkpoint, None],
         "client": "no_validation",
         "server": "no_validation",

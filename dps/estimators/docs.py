@@ -119,11 +119,6 @@ mode : {"sync", "async", "allreduce", "hybrid", "auto"} or Mode, default="sync"
     in sync, and goes on in the mode that they speak for; ``fit_report_`` says why.
 n_replicas : int or "auto", default="auto"
     One a thread of each worker that holds data, where there is work for it.
-on_data_loss : {"error", "drop"}, default="error"
-    What follows when a worker dies with rows that nobody can compute again, since they were
-    scattered, or exchanged with ``shuffle="global"``. All others are made again.
-max_losses : int or None, default=None
-    Lost workers after which a fit goes on; 0: the first one ends it. None: any number.
 checkpoint : Checkpoint or None, default=None
     Where checkpoints go, as ``dps.Checkpoint("s3://bucket/fit", every="60s", keep=3)``. After a
     crash ``fit(..., resume=True)`` goes on from the newest; not of `partial_fit` or `warm_start`.
@@ -131,8 +126,9 @@ client : Client of distributed, cluster, address of a scheduler or None, default
     None: the active client, if there is one. With a cluster or an address a client is connected
     for each fit. Dask's configuration says how it is used: ``dps.n_shards``, how many shards hold
     the parameters (by default at most one a host), ``dps.cache``, where data is kept,
-    ``dps.rebalance``, whether rows move, and ``dps.timeout``, seconds without progress that are an
-    error (docs/data.md, docs/reliability.md).
+    ``dps.rebalance``, whether rows move, ``dps.timeout``, seconds without progress that are an
+    error, and ``dps.max_losses`` and ``dps.on_data_loss``, what follows when workers die
+    (docs/data.md, docs/reliability.md).
 server : ParameterServer, str or None, default=None
     A server, or its name, into whose tensors the model is written while it learns, some times a
     second after closed epochs, for others to read (docs/parameter_servers.md). Tensors that are

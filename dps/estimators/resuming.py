@@ -34,7 +34,6 @@ from dps.training.state import TrainState
 _FREE = {
     "n_replicas", "client", "verbose", "warm_start",
     "checkpoint", "max_iter", "tol", "n_iter_no_change", "random_state", "encoder",
-    "on_data_loss", "max_losses",
 }  # fmt: skip
 _REMEDY = (
     "Set it as it was; or fit with resume=False, which begins anew, and another path of "

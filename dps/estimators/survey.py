@@ -166,7 +166,7 @@ class Survey:
             execution=Execution(
                 estimator.n_replicas if n_replicas is None else n_replicas,
                 self.options.n_shards, self.options.rebalance, float(self.options.timeout),
-                estimator.on_data_loss == "drop", estimator.max_losses,
+                self.options.on_data_loss == "drop", self.options.max_losses,
                 self.options.fruitless_losses,
             ),
             seed=self.seed,

@@ -6,16 +6,19 @@ One object a place, with the same methods; whoever asks does not see which it is
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from dps.cluster.choice import here
+from dps.cluster.choice import client_of, here
 from dps.errors import ClusterError
 from dps.server.holding import Holding
 from dps.server.tensors import ServerSpec
 
 #: The name of this process where a worker is named.
 HERE = "this process"
+#: Seconds within which a scheduler answers that is there.
+_ANSWERS = 10.0
 
 
 class _Here:
@@ -68,24 +71,15 @@ _named: dict[str, _Here] = {}
 
 
 def client_for(given: Any) -> Any:
-    """The client that is meant: a given or the active one, or None.
+    """A given client, or the active one, or None.
 
     Raises
     ------
-    TypeError
-        It is no client.
     ClusterError
         This is its event loop.
     """
-    if given is None:
-        given = here(None)
-        if given is None:
-            return None
-    from distributed import Client
-
-    if not isinstance(given, Client):
-        raise TypeError(f"client must be a distributed.Client or None, got {given!r}")
-    if given.asynchronous:
+    given = here(given)
+    if given is not None and given.asynchronous:
         raise ClusterError(
             "this would block the event loop of an asynchronous client: call it in another thread, "
             "by await asyncio.to_thread(dps.ParameterServer.connect, name)"
@@ -93,15 +87,20 @@ def client_for(given: Any) -> Any:
     return given
 
 
-def known(given: Any) -> Any:
-    """The client by which servers are found: inside of a task that of its worker."""
-    client = client_for(given)
-    if client is None and "distributed" in sys.modules:
-        from dps.cluster.dask import inside_task, servers
+@contextmanager
+def connection(given: Any, in_task: bool = True) -> Iterator[Any]:
+    """The client by which servers are made or found, inside of a task that of its worker.
 
-        if inside_task():
-            return servers.task_client()
-    return client
+    One that is made, for a cluster or the address of a scheduler, is closed behind it.
+    """
+    with client_of(given, _ANSWERS) as client:
+        client = client_for(client)
+        if client is None and in_task and "distributed" in sys.modules:
+            from dps.cluster.dask import inside_task, servers
+
+            if inside_task():
+                client = servers.task_client()
+        yield client
 
 
 def shards_for(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -78,7 +79,7 @@ class ParameterServer(NamedTensors):
         host: what has been written is there before the call returns, and goes on from there if the
         shard's worker dies. A write takes another trip, and memory doubles. "auto" has mirrors
         where there are two hosts or more.
-    client : distributed.Client, optional
+    client : distributed.Client, cluster or address of a scheduler, optional
         The active one by default; inside of a task none, unless it is given.
     timeout : float, default=60
         Seconds without an answer that count as a loss.
@@ -147,23 +148,25 @@ class ParameterServer(NamedTensors):
         check_mirror(mirror)
         rate = learning_rate_of(optimizer, learning_rate)
         optimizer = without_rate(optimizer)
-        found = places.client_for(client)
         nbytes = sum(value.nbytes for value in given.values())
-        homes = places.shards_for(found, wanted, nbytes, workers, mirror, timeout)
-        n_shards = len(homes)
-        tensors = specs_of(given, n_shards, placement)
-        silence = float(Options.now().silence)
-        number = secrets.token_hex(8)
-        spec = ServerSpec(number, name, (), optimizer, rate, n_shards, timeout, silence)
-        self._begin(places.make(found, spec, homes, workers is not None, timeout))
-        try:
-            self._requests.create(tensors, initial)
-            if name is not None:
-                self._requests.place.publish()
-        except BaseException:
-            self.disconnect()
-            self._requests.place.abandon()
-            raise
+        with ExitStack() as connected:
+            found = connected.enter_context(places.connection(client, in_task=False))
+            homes = places.shards_for(found, wanted, nbytes, workers, mirror, timeout)
+            n_shards = len(homes)
+            tensors = specs_of(given, n_shards, placement)
+            silence = float(Options.now().silence)
+            number = secrets.token_hex(8)
+            spec = ServerSpec(number, name, (), optimizer, rate, n_shards, timeout, silence)
+            self._begin(places.make(found, spec, homes, workers is not None, timeout))
+            try:
+                self._requests.create(tensors, initial)
+                if name is not None:
+                    self._requests.place.publish()
+            except BaseException:
+                self.disconnect()
+                self._requests.place.abandon()
+                raise
+            self._connected = connected.pop_all()
 
     @classmethod
     def connect(cls, name: str, *, client: Any = None) -> Self:
@@ -172,7 +175,7 @@ class ParameterServer(NamedTensors):
         Parameters
         ----------
         name : str
-        client : distributed.Client, optional
+        client : distributed.Client, cluster or address of a scheduler, optional
             The active one by default; inside of a task that of the worker.
 
         Raises
@@ -182,7 +185,10 @@ class ParameterServer(NamedTensors):
         ServerLostError
             A shard of it is lost.
         """
-        return cls._of(places.find(places.known(client), name))
+        with ExitStack() as connected:
+            made = cls._of(places.find(connected.enter_context(places.connection(client)), name))
+            made._connected = connected.pop_all()
+        return made
 
     @classmethod
     def _of(cls, place: Place) -> Self:
@@ -193,6 +199,7 @@ class ParameterServer(NamedTensors):
     def _begin(self, place: Place) -> None:
         super().__init__(place)
         self._ended = False
+        self._connected = ExitStack()  # with the client that was made for it, if there is one
         self._looked: dict[str, Any] | None = None
 
     def __reduce__(self) -> Any:
@@ -283,20 +290,20 @@ class ParameterServer(NamedTensors):
 
         Parameters
         ----------
-        client : distributed.Client, optional
+        client : distributed.Client, cluster or address of a scheduler, optional
             Of the cluster; without one those of this process are listed.
         """
         found = []
-        chosen = places.known(client)
-        for name in places.names(chosen):
-            try:
-                place = places.find(chosen, name)
-                place.extend(place.spec)
-                found.append(report(place.spec, place.status(), None))
-            except LookupError:  # it has been closed meanwhile
-                continue
-            except ServerLostError as error:
-                found.append({"name": name, "error": str(error)})
+        with places.connection(client) as chosen:
+            for name in places.names(chosen):
+                try:
+                    place = places.find(chosen, name)
+                    place.extend(place.spec)
+                    found.append(report(place.spec, place.status(), None))
+                except LookupError:  # it has been closed meanwhile
+                    continue
+                except ServerLostError as error:
+                    found.append({"name": name, "error": str(error)})
         return found
 
     def save(self, path: Any, *, lost: str = "error") -> None:
@@ -384,15 +391,18 @@ class ParameterServer(NamedTensors):
         """Give back what this object holds of the server, which goes on."""
         self._finish()
         self._requests.leave()
+        if self.name is not None:  # without a name it ends with its client
+            self._connected.close()
 
     def close(self) -> None:
         """End the server, for all who use it; whoever asks it then has an error."""
         self._finish()
         self._requests.closed = True
-        self.disconnect()
+        self._requests.leave()
         if not self._ended:
             self._requests.place.close()
             self._ended = True
+        self._connected.close()
 
     def __enter__(self) -> Self:
         return self

@@ -166,7 +166,7 @@ class Recovery:
             )
             raise error
         if self._most is not None and len(self.losses) >= self._most:
-            error.message += f"; max_losses={self._most}"
+            error.message += f"; dps.max_losses={self._most}"
             raise error
         gone = self._cluster.renew(drop=job.execution.drops_lost_data)
         dropped = 0

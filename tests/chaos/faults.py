@@ -184,11 +184,13 @@ class Case:
             more["loss"] = Slow(seconds=0.01)
         if self.model == "machine" and self.data == "frame" and self.mode in ("sync", "async"):
             more["max_embeddings"] = 4096
-        configure(cache=self.cache, timeout=4.0 if self.fault == "freeze for good" else 30.0)
+        configure(
+            cache=self.cache, timeout=4.0 if self.fault == "freeze for good" else 30.0,
+            on_data_loss="drop" if self.drops else "error",
+        )  # fmt: skip
         return MODELS[self.model](
             client=client, mode=MODES[self.mode](), max_iter=EPOCHS, tol=None, random_state=0,
-            early_stopping=self.early, verbose=0,
-            on_data_loss="drop" if self.drops else "error", **more,
+            early_stopping=self.early, verbose=0, **more,
         )  # fmt: skip
 
     def strike(self, client: Client) -> None:

@@ -182,7 +182,7 @@ class DaskCluster:
                 raise WorkerLostError(
                     f"partition{'s' * (len(gone) > 1)} {shown} lay in the memory of a worker that "
                     "died, and cannot be computed again: give a persisted collection instead of "
-                    'what was scattered or exchanged, or set on_data_loss="drop"'
+                    'what was scattered or exchanged, or set dps.on_data_loss="drop" in dask.config'
                 )
             seconds = time.monotonic() - began
             self.lost += [(str(one), seconds) for one in losses]
