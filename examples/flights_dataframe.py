@@ -55,7 +55,7 @@ def main(folder: Path) -> None:
     print(f"{len(named):,} coefficients after {model.n_iter_} passes; the latest carriers:")
     print(named[named.index.str.startswith("carrier_")].nlargest(3).to_string())
 
-    chances = model.predict_proba(known(coming))["True"].rename("late").to_frame()
+    chances = model.predict_proba(known(coming))[True].rename("late").to_frame()
     chances.to_parquet(folder / "chances")  # computed and written partition by partition
 
     late = (coming["arr_delay"] > 15).compute()

@@ -145,7 +145,7 @@ def test_who_wants_an_error_gets_one() -> None:
     with pytest.raises(ValueError, match="NaN"):
         dps.LinearClassifier().fit(sparse, Y)
     frame = pd.DataFrame(GAPS, columns=list("abcd"))
-    strict = dps.LinearClassifier(encoder=FrameEncoder())
+    strict = dps.LinearClassifier(encoder=FrameEncoder(missing="error"))
     with pytest.raises(ValueError, match="missing values"):
         strict.fit(frame, Y)
     assert not strict.__sklearn_tags__().input_tags.allow_nan

@@ -259,7 +259,12 @@ def test_labels_and_probabilities_of_any_class_go_into_a_file(kind: Any, tmp_pat
     predicted = model.predict(parts)
     assert predicted.dtype == predicted.compute().dtype
     parts.assign(label=predicted).to_parquet(tmp_path / "labels")
-    model.predict_proba(parts).to_parquet(tmp_path / "probabilities")
+    chances = model.predict_proba(parts)
+    assert list(chances.columns) == list(chances.compute().columns) == list(model.classes_)
+    first = model.classes_[0]
+    expected = model.predict_proba(frame)[:, 0]
+    np.testing.assert_allclose(chances[first].compute(), expected, rtol=1e-12)
+    chances.rename(columns=str).to_parquet(tmp_path / "probabilities")  # which takes texts only
     read = pd.read_parquet(tmp_path / "probabilities")
     assert list(read.columns) == [str(label) for label in model.classes_]
     assert pd.read_parquet(tmp_path / "labels")["label"].tolist() == model.predict(frame).tolist()

@@ -355,7 +355,7 @@ def test_all_that_is_wrong_with_a_frame_is_said_at_once(cut: int | None) -> None
     with dask.config.set({"dataframe.convert-string": False}):
         data = frame if cut is None else parts(frame, cut)
     with pytest.raises(ValueError, match="cannot be encoded, for 6 reasons:") as caught:
-        FrameEncoder().fit(data)
+        FrameEncoder(missing="error").fit(data)
     message = str(caught.value)
     assert "{place}" not in message
     for said in (
@@ -399,7 +399,7 @@ def test_missing_numbers_that_are_refused_have_one_remedy(data: str) -> None:
     X = parts(frame) if data == "dask frame" else X
     y = da.from_array(np.arange(3.0), chunks=3) if data == "dask frame" else np.arange(3.0)
     with pytest.raises(ValueError, match="fill or drop") as caught:
-        LinearRegressor(encoder=FrameEncoder()).fit(X, y)
+        LinearRegressor(encoder=FrameEncoder(missing="error")).fit(X, y)
     assert 'FrameEncoder(missing="mean")' in str(caught.value)
 
 
@@ -475,8 +475,8 @@ def test_missing_values_are_counted_by_column() -> None:
     message = "X has missing values in 6 rows: 'size' 1, 'tags' 1; fill or drop"
     for data in (FRAME, parts(FRAME, 2, 4)):
         with pytest.raises(ValueError, match=message):
-            FrameEncoder().fit(data)
-    encoder = FrameEncoder().fit(FULL[["size"]])
+            FrameEncoder(missing="error").fit(data)
+    encoder = FrameEncoder(missing="error").fit(FULL[["size"]])
     message = "X in partition 0 has missing values in 2 rows: 'size' 1"
     with pytest.raises(ValueError, match=message):
         encoder.transform(parts(FRAME[["size"]], 2, 4)).compute()

@@ -75,7 +75,7 @@ def test_several_outputs_take_steps_of_their_own_and_carry_on() -> None:
         warm.fit(X, T).fit(X, T[:, :2])
     assert dps.LinearRegressor().fit(X, T[:, :1]).coef_.shape == (4,)
     lazy = parts.fit(frame(X), frame(T)).predict(frame(X))
-    assert list(lazy.columns) == list(lazy.compute().columns) == ["0", "1", "2"]
+    assert list(lazy.columns) == list(lazy.compute().columns) == [0, 1, 2]
 
 
 def test_several_outputs_of_an_encoded_frame_have_coefficients_by_name() -> None:

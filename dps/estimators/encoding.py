@@ -97,7 +97,7 @@ def encoding_for(estimator: Any, X: Any, going_on: bool, gaps: bool = False) -> 
         or (not is_dask(X) and X.isna().to_numpy().any())
     ):
         return None
-    return Encoding(FrameEncoder(missing="indicator"), fitted=False)
+    return Encoding(FrameEncoder(), fitted=False)
 
 
 @dataclass(frozen=True)

@@ -116,32 +116,28 @@ class AnyClassifier(ClassifierMixin, DistributedEstimator):
         """Raw outputs: (n,) for two classes, else (n, n_classes). Lazy for Dask input."""
         check_is_fitted(self)
         if len(self.classes_) > 2 or self.multilabel_:
-            return self._apply(X, _as_is, self._class_names())
+            return self._apply(X, _as_is, self.classes_)
         return self._apply(X, _margin)
-
-    def _class_names(self) -> list[str]:
-        """Names of columns: Parquet takes texts only."""
-        return [str(label) for label in self.classes_]
 
     def predict(self, X: Any, **unknown: Any) -> Any:
         """Labels, (n,), or of a y of several columns 0 and 1 for each. Lazy for Dask input."""
         refuse_unknown(f"{type(self).__name__}.predict()", unknown, ["X"])
         check_is_fitted(self)
         if self.multilabel_:
-            return self._apply(X, _indicators, self._class_names())
+            return self._apply(X, _indicators, self.classes_)
         return self._apply(X, _Labels(self.classes_))
 
     @available_if(_has_probabilities)
     def predict_proba(self, X: Any) -> Any:
         """Probabilities of the classes, (n, n_classes). Lazy for Dask input."""
         check_is_fitted(self)
-        return self._apply(X, self._probabilities(), self._class_names())
+        return self._apply(X, self._probabilities(), self.classes_)
 
     @available_if(_has_probabilities)
     def predict_log_proba(self, X: Any) -> Any:
         """Logarithms of the probabilities. Lazy for Dask input."""
         check_is_fitted(self)
-        return self._apply(X, partial(_logarithms, self._probabilities()), self._class_names())
+        return self._apply(X, partial(_logarithms, self._probabilities()), self.classes_)
 
     def _probabilities(self) -> Finish:
         """From raw outputs to probabilities of the classes."""
@@ -217,7 +213,7 @@ class AnyRegressor(RegressorMixin, DistributedEstimator):
         n_outputs = self._several()
         if n_outputs is None:
             return self._apply(X, partial(_first_of, self._mean()))
-        return self._apply(X, self._mean(), [str(number) for number in range(n_outputs)])
+        return self._apply(X, self._mean(), range(n_outputs))
 
     def _mean(self) -> Finish:
         """From raw outputs to what is predicted."""

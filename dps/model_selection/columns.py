@@ -50,8 +50,7 @@ def _spread(made: Any, classes: NDArray[Any], every: NDArray[Any], method: str) 
         RuntimeWarning,
         stacklevel=4,
     )
-    names = [str(label) for label in every]
-    change = partial(_in_columns, np.searchsorted(every, classes), names, method)
+    change = partial(_in_columns, np.searchsorted(every, classes), every, method)
     parts = Parts(made)
     cut = parts.map(change)
     if parts.is_list:
@@ -62,7 +61,7 @@ def _spread(made: Any, classes: NDArray[Any], every: NDArray[Any], method: str) 
     return blocks_of(cut, parts.lengths, (len(every),), made.dtype, meta)
 
 
-def _in_columns(places: NDArray[np.intp], names: list[str], method: str, part: Any) -> Any:
+def _in_columns(places: NDArray[np.intp], names: NDArray[Any], method: str, part: Any) -> Any:
     values = np.asarray(part)
     least = 0 if method == "predict_proba" else np.finfo(values.dtype).min
     wide = np.full((len(values), len(names)), least, values.dtype)

@@ -57,12 +57,13 @@ class FrameEncoder(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):
         there are too many to have a column each. The bucket depends on the category's text alone:
         it is the same in every process and for every dtype. None is a column a category, and
         65,536 buckets for lists and interactions.
-    missing : {"error", "indicator", "mean"}, default="error"
-        What missing values become. "error": a missing category is one more, ``city_nan``, or
-        ``missingindicator_city`` where they are hashed; numbers and lists may not be missing.
-        "mean": a missing number becomes the mean of the training rows; a missing category or list,
-        zeros. "indicator": as "mean", and a column says so where training rows had missing values,
-        ``missingindicator_age``; categories as for "error".
+    missing : {"indicator", "mean", "error"}, default="indicator"
+        What missing values become. "indicator": a missing number becomes the mean of the training
+        rows, a missing list zeros, and a column says so where training rows had missing values,
+        ``missingindicator_age``; a missing category is one more, ``city_nan``, or
+        ``missingindicator_city`` where they are hashed. "mean": without such columns; a missing
+        category becomes zeros. "error": categories as for "indicator"; numbers and lists may not be
+        missing.
     lists : "counts" or int, default="counts"
         What lists of tokens become. An int: their tokens in order, as many at the most; numbers as
         they are, strings as the numbers of their buckets from 1 on, and nothing behind the end. For
@@ -133,7 +134,7 @@ class FrameEncoder(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):
         self,
         n_buckets: int | None = None,
         *,
-        missing: str = "error",
+        missing: str = "indicator",
         lists: str | int = "counts",
         interactions: Sequence[Sequence[Any]] | None = (),
         dates: str = "error",
