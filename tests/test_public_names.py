@@ -31,7 +31,8 @@ MODULES = {
     """,
     "dps.metrics": """
         RowScore accuracy_score average_precision_score balanced_accuracy_score brier_score_loss
-        confusion_matrix f1_score get_scorer get_scorer_names log_loss mean_absolute_error
+        confusion_matrix d2_absolute_error_score d2_brier_score d2_log_loss_score d2_pinball_score
+        d2_tweedie_score f1_score get_scorer get_scorer_names log_loss mean_absolute_error
         mean_gamma_deviance mean_pinball_loss mean_poisson_deviance mean_squared_error
         precision_score r2_score recall_score roc_auc_score root_mean_squared_error
     """,

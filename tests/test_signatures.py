@@ -9,6 +9,7 @@ import dask.array as da
 import numpy as np
 import pytest
 from sklearn import metrics as known
+from sklearn.exceptions import UndefinedMetricWarning
 
 from dps import LinearRegressor, metrics
 
@@ -16,6 +17,7 @@ from dps import LinearRegressor, metrics
 REASONS: dict[str, str] = {
     # Names of probabilities there depend on the version, and have defaults for that reason alone.
     "log_loss": "y_proba y_pred",
+    "d2_log_loss_score": "y_proba y_pred",
 }
 METRICS = sorted(name for name in metrics.__all__ if hasattr(known, name))
 
@@ -70,6 +72,22 @@ CONSTANT = np.c_[T[:, 0], np.ones(ROWS)]
         ("mean_poisson_deviance", T[:, 0], P[:, 0], {}),
         ("mean_poisson_deviance", np.floor(T[:, 0]), P[:, 0], {}),
         ("mean_gamma_deviance", T[:, 0], P[:, 0], {}),
+        *(
+            ("d2_tweedie_score", T[:, 0], P[:, 0], {"power": power})
+            for power in (-0.5, 0, 1, 1.5, 2, 3)
+        ),
+        ("d2_tweedie_score", np.floor(np.sort(T[:, 0])), P[:, 0], {"power": 1}),
+        ("d2_pinball_score", T, P, {"alpha": 0.9}),
+        ("d2_pinball_score", np.floor(T), P, {"alpha": 0.3, "multioutput": "raw_values"}),
+        ("d2_pinball_score", CONSTANT, P, {"multioutput": "raw_values"}),
+        ("d2_pinball_score", CONSTANT, CONSTANT, {"multioutput": "raw_values"}),
+        ("d2_absolute_error_score", T[:, 0], P[:, 0], {}),
+        ("d2_absolute_error_score", T[:, 0], np.r_[P[1:, 0], 0], {}),
+        ("d2_log_loss_score", WORDS, CHANCE, {}),
+        ("d2_log_loss_score", Y, np.c_[1 - CHANCE, CHANCE / 2, CHANCE / 2], {"labels": [0, 1, 2]}),
+        ("d2_brier_score", Y, CHANCE, {}),
+        ("d2_brier_score", WORDS, CHANCE, {"pos_label": "no"}),
+        ("d2_brier_score", np.sort(WORDS), np.c_[1 - CHANCE, CHANCE], {}),
     ],
 )
 def test_parameters_mean_the_same(
@@ -106,12 +124,25 @@ def test_values_that_a_metric_excludes_are_named_with_their_place() -> None:
         metrics.roc_auc_score(classes, chances, max_fpr=0.5, multi_class="ovr")
 
 
+def test_what_is_explained_of_one_row_is_not_defined() -> None:
+    one = da.from_array(np.ones(1), chunks=1)
+    for metric, predicted in (
+        (metrics.d2_tweedie_score, one), (metrics.d2_pinball_score, one),
+        (metrics.d2_log_loss_score, da.from_array(np.ones((1, 1)), chunks=1)),
+        (metrics.d2_brier_score, one),
+    ):  # fmt: skip
+        with pytest.warns(UndefinedMetricWarning, match="not well-defined with less than two"):
+            assert np.isnan(metric(one, predicted))
+
+
 def test_deviances_and_functions_are_scorers() -> None:
     X = RNG.normal(size=(ROWS, 2))
     y = RNG.poisson(np.exp(X[:, 0]))
     model = LinearRegressor(loss="poisson").fit(X, y)
     lazy, targets = da.from_array(X, chunks=(70, 2)), da.from_array(y, chunks=70)
-    for name in ("neg_mean_poisson_deviance", "neg_mean_gamma_deviance"):
+    for name in (
+        "neg_mean_poisson_deviance", "neg_mean_gamma_deviance", "d2_absolute_error_score"
+    ):  # fmt: skip
         positive = targets + (name == "neg_mean_gamma_deviance")
         expected = known.get_scorer(name)(model, X, positive.compute())
         assert metrics.get_scorer(name)(model, lazy, positive) == pytest.approx(expected)

@@ -108,9 +108,9 @@ _PLACES = """
 verbose : int, default=0
     1 shows a bar, 2 a line an epoch in the log (of the logger "dps").
 encoder : FrameEncoder or "auto", default="auto"
-    What makes numbers of a dataframe. "auto" is ``FrameEncoder()`` where a column is not of numbers,
-    or a number is missing; else none. Partitions are encoded where they lie, and columns are found
-    by name in predictions. `partial_fit` and `warm_start` keep the first encoder: what it does not
+    What makes numbers of a dataframe. "auto" is ``FrameEncoder()`` where a column is no number, or
+    a number is missing; else none. Partitions are encoded where they lie, and columns are found by
+    name in predictions. `partial_fit` and `warm_start` keep the first encoder: what it does not
     know is ignored.
 batch_size : int or "auto", default="auto"
     Rows of one update: of all replicas together, in async of one.

@@ -6,6 +6,13 @@ Named as in scikit-learn, and equal to its own on the same data, to rounding.
 from __future__ import annotations
 
 from dps.metrics.classification import accuracy_score, brier_score_loss, log_loss
+from dps.metrics.explained import (
+    d2_absolute_error_score,
+    d2_brier_score,
+    d2_log_loss_score,
+    d2_pinball_score,
+    d2_tweedie_score,
+)
 from dps.metrics.labels import (
     balanced_accuracy_score,
     confusion_matrix,
@@ -33,6 +40,11 @@ __all__ = [
     "balanced_accuracy_score",
     "brier_score_loss",
     "confusion_matrix",
+    "d2_absolute_error_score",
+    "d2_brier_score",
+    "d2_log_loss_score",
+    "d2_pinball_score",
+    "d2_tweedie_score",
     "f1_score",
     "get_scorer",
     "get_scorer_names",

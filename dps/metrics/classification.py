@@ -121,9 +121,8 @@ def log_loss(
     >>> round(log_loss(y, da.from_array([0.5, 0.5, 1.0], chunks=2)), 4)
     0.4621
     """
-    looked = of_partitions(_logs, of_scores, y_true, y_proba, sample_weight, client)
-    _warn_unless_ones(looked)
-    at_labels, _, weight = _by_label(looked, labels)
+    looked = totals_of_logs(y_true, y_proba, sample_weight, client)
+    at_labels, weight = log_loss_of(looked, labels), sum(part.weight for part in looked)
     return float(np.divide(at_labels, weight) if normalize else at_labels)
 
 
@@ -172,47 +171,73 @@ def brier_score_loss(
     >>> round(brier_score_loss(y, da.from_array([0.5, 0.5, 1.0], chunks=2)), 4)
     0.1667
     """
-    looked = of_partitions(_chances, of_scores, y_true, y_proba, sample_weight, client)
-    _warn_unless_ones(looked)
-    vector = looked[0].vector
-    if vector and pos_label is not None:
-        looked, labels = _of_second(looked, pos_label), [False, True]
-    at_labels, of_all, weight = _by_label(looked, labels, one_will_do=vector)
-    labelled = sum(part.labelled for part in looked)
-    found = (of_all.sum() - 2 * at_labels + labelled) / weight
-    halved = len(of_all) == 2 if scale_by_half == "auto" else scale_by_half
+    looked = totals_of_chances(y_true, y_proba, sample_weight, client)
+    found, n_classes = brier_of(looked, pos_label, labels)
+    found /= sum(part.weight for part in looked)
+    halved = n_classes == 2 if scale_by_half == "auto" else scale_by_half
     return float(found / 2 if halved else found)
 
 
-class _Sums(NamedTuple):
+def totals_of_logs(y: Any, chances: Any, weight: Any, client: Any) -> list[Totals]:
+    """What `log_loss` is made of, of each partition."""
+    looked = of_partitions(_logs, of_scores, y, chances, weight, client)
+    _warn_unless_ones(looked)
+    return looked
+
+
+def totals_of_chances(y: Any, chances: Any, weight: Any, client: Any) -> list[Totals]:
+    """What `brier_score_loss` is made of, of each partition."""
+    looked = of_partitions(_chances, of_scores, y, chances, weight, client)
+    _warn_unless_ones(looked)
+    return looked
+
+
+def log_loss_of(looked: Sequence[Totals], labels: Any) -> float:
+    """The sum of log losses."""
+    return _by_label(looked, labels)[0]
+
+
+def brier_of(looked: Sequence[Totals], pos_label: Any, labels: Any) -> tuple[float, int]:
+    """The sum of squared distances, and the number of classes."""
+    vector = looked[0].vector
+    if vector and pos_label is not None:
+        looked, labels = _of_second(looked, pos_label), [False, True]
+    at_labels, of_all = _by_label(looked, labels, one_will_do=vector)
+    return of_all.sum() - 2 * at_labels + sum(part.of_class.sum() for part in looked), len(of_all)
+
+
+class Totals(NamedTuple):
     """Sums over the rows of a partition.
 
     Attributes
     ----------
+    rows : int
     classes : (k,) array
         Labels; of y in columns their numbers.
+    of_class : (k,) array
+        By label, the weight of its rows.
     at_label : (k, n_classes) array
         By label and class, a sum over rows.
     of_all : (n_classes,) array
         By class, the sum of squares.
-    weight, labelled : float
-        Of the rows, and of the labels that they have.
+    weight : float
     vector : bool
         Whether probabilities were those of the second class alone.
     ones : bool
         Whether those of each row sum to one.
     """
 
+    rows: int
     classes: NDArray[Any]
+    of_class: NDArray[np.float64]
     at_label: NDArray[np.float64]
     of_all: NDArray[np.float64]
     weight: float
-    labelled: float
     vector: bool
     ones: bool
 
 
-def _warn_unless_ones(looked: Sequence[_Sums]) -> None:
+def _warn_unless_ones(looked: Sequence[Totals]) -> None:
     if not all(part.ones for part in looked):
         warnings.warn(
             "The y_prob values do not sum to one. Make sure to pass probabilities.",
@@ -221,7 +246,7 @@ def _warn_unless_ones(looked: Sequence[_Sums]) -> None:
         )
 
 
-def _of_second(looked: Sequence[_Sums], label: Any) -> list[_Sums]:
+def _of_second(looked: Sequence[Totals], label: Any) -> list[Totals]:
     """Whether each row has a label, in place of labels."""
     found = np.unique(np.concatenate([part.classes for part in looked]))
     if len(found) > 2 or (len(found) == 2 and label not in found):
@@ -231,6 +256,7 @@ def _of_second(looked: Sequence[_Sums], label: Any) -> list[_Sums]:
     return [
         part._replace(
             classes=np.array([False, True]),
+            of_class=np.stack([part.of_class[side].sum() for side in (~its, its)]),
             at_label=np.stack([part.at_label[side].sum(axis=0) for side in (~its, its)]),
         )
         for part in looked
@@ -239,9 +265,9 @@ def _of_second(looked: Sequence[_Sums], label: Any) -> list[_Sums]:
 
 
 def _by_label(
-    looked: Sequence[_Sums], labels: Any, one_will_do: bool = False
-) -> tuple[float, NDArray[np.float64], float]:
-    """Sums over all partitions: of each row at its own label, by class, and of weights."""
+    looked: Sequence[Totals], labels: Any, one_will_do: bool = False
+) -> tuple[float, NDArray[np.float64]]:
+    """Sums over all partitions: of each row at its own label, and by class."""
     found = np.unique(np.concatenate([part.classes for part in looked]))
     known = found if labels is None else np.unique(labels)
     if labels is not None and [*labels] != sorted(labels):
@@ -268,15 +294,15 @@ def _by_label(
         part.at_label[np.arange(len(part.classes)), np.searchsorted(known, part.classes)].sum()
         for part in looked
     )
-    return own, np.sum([part.of_all for part in looked], axis=0), sum(p.weight for p in looked)
+    return own, np.sum([part.of_all for part in looked], axis=0)
 
 
-def _logs(predicted: Any, y: Any, weights: NDArray[Any]) -> _Sums:
+def _logs(predicted: Any, y: Any, weights: NDArray[Any]) -> Totals:
     """Minus the logarithms of probabilities."""
     return _summed(predicted, negative_logs, y, weights)
 
 
-def _chances(predicted: Any, y: Any, weights: NDArray[Any]) -> _Sums:
+def _chances(predicted: Any, y: Any, weights: NDArray[Any]) -> Totals:
     """Probabilities; by class, their squares."""
     return _summed(predicted, np.asarray, y, weights)
 
@@ -292,21 +318,23 @@ def _two_columns(predicted: Any) -> NDArray[Any]:
     return chances
 
 
-def _summed(predicted: Any, function: Any, y: Any, weights: NDArray[Any]) -> _Sums:
+def _summed(predicted: Any, function: Any, y: Any, weights: NDArray[Any]) -> Totals:
     """Sums of what a function makes of probabilities."""
     chances = _two_columns(predicted)
     tolerance = float(np.finfo(chances.dtype).eps) ** 0.5
     ones = bool((np.abs(chances.sum(axis=1) - 1) <= tolerance).all())
     values = function(chances).astype(np.float64)
-    of_all, weight = weights @ values**2, float(weights.sum())
-    labelled = weight
     if y.ndim == 2:  # a column of 0 and 1 for each label
         same_shape(chances, y)
         at_label = np.diag((weights[:, None] * y * values).sum(axis=0))
         classes: Any = np.arange(y.shape[1])
-        labelled = float(weights @ y.sum(axis=1))
+        of_class = weights @ y
     else:
         classes, codes = np.unique(y, return_inverse=True)
+        of_class = np.bincount(codes, weights, len(classes))
         columns = [np.bincount(codes, weights * column, len(classes)) for column in values.T]
         at_label = np.stack(columns, axis=1)
-    return _Sums(classes, at_label, of_all, weight, labelled, predicted.ndim == 1, ones)
+    return Totals(
+        len(y), classes, of_class, at_label, weights @ values**2, float(weights.sum()),
+        predicted.ndim == 1, ones,
+    )  # fmt: skip

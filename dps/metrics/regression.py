@@ -54,7 +54,7 @@ default="uniform_average"
     >>> mean_squared_error(da.from_array([1.0, 2.0], chunks=1), da.from_array([1.0, 4.0], chunks=1))
     2.0
     """
-    return _of_outputs(_mean(_squares, y_true, y_pred, sample_weight, client), multioutput)
+    return of_outputs(_mean(_squares, y_true, y_pred, sample_weight, client), multioutput)
 
 
 @Metric()
@@ -73,7 +73,7 @@ def root_mean_squared_error(
     y_true, y_pred, sample_weight, multioutput, client
         As for `mean_squared_error`.
     """
-    return _of_outputs(np.sqrt(_mean(_squares, y_true, y_pred, sample_weight, client)), multioutput)
+    return of_outputs(np.sqrt(_mean(_squares, y_true, y_pred, sample_weight, client)), multioutput)
 
 
 @Metric()
@@ -92,7 +92,7 @@ def mean_absolute_error(
     y_true, y_pred, sample_weight, multioutput, client
         As for `mean_squared_error`.
     """
-    return _of_outputs(_mean(_distances, y_true, y_pred, sample_weight, client), multioutput)
+    return of_outputs(_mean(_distances, y_true, y_pred, sample_weight, client), multioutput)
 
 
 @Metric()
@@ -115,7 +115,7 @@ def mean_pinball_loss(
         Which quantile is predicted.
     """
     look = partial(_of_sklearn, "mean_pinball_loss", alpha=alpha, multioutput="raw_values")
-    return _of_outputs(_mean(look, y_true, y_pred, sample_weight, client), multioutput)
+    return of_outputs(_mean(look, y_true, y_pred, sample_weight, client), multioutput)
 
 
 @Metric()
@@ -190,10 +190,10 @@ def r2_score(
     if isinstance(multioutput, str) and multioutput == "variance_weighted":
         variances = np.split(found[1:], 3)[1]
         multioutput = variances if variances.any() else "uniform_average"
-    return _of_outputs(formulas.r2(found, force_finite), multioutput)
+    return of_outputs(formulas.r2(found, force_finite), multioutput)
 
 
-def _of_outputs(values: NDArray[np.float64], multioutput: Any) -> Any:
+def of_outputs(values: NDArray[np.float64], multioutput: Any) -> Any:
     """Combine the scores of several outputs."""
     if not isinstance(multioutput, str):
         return float(np.average(values, weights=multioutput))

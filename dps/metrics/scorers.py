@@ -14,6 +14,7 @@ from dps.cluster.choice import client_of
 from dps.data.collections import Parts, held, one_graph
 from dps.data.partitions import as_pandas, is_dask
 from dps.metrics.classification import accuracy_score, brier_score_loss, log_loss
+from dps.metrics.explained import d2_absolute_error_score, d2_brier_score, d2_log_loss_score
 from dps.metrics.labels import balanced_accuracy_score, f1_score, precision_score, recall_score
 from dps.metrics.ranking import average_precision_score, roc_auc_score
 from dps.metrics.regression import (
@@ -202,6 +203,9 @@ _SCORERS = {
         Scorer("neg_mean_squared_error", mean_squared_error, "predict", -1),
         Scorer("neg_root_mean_squared_error", root_mean_squared_error, "predict", -1),
         Scorer("neg_mean_absolute_error", mean_absolute_error, "predict", -1),
+        Scorer("d2_absolute_error_score", d2_absolute_error_score, "predict"),
+        Scorer("d2_log_loss_score", d2_log_loss_score, "predict_proba"),
+        Scorer("d2_brier_score", d2_brier_score, "predict_proba"),
         Scorer("neg_mean_poisson_deviance", mean_poisson_deviance, "predict", -1),
         Scorer("neg_mean_gamma_deviance", mean_gamma_deviance, "predict", -1),
     )

@@ -1,0 +1,281 @@
+"""How much of a loss predictions take away, of the best that a constant has: scores called D^2.
+
+A deviance about the mean of all rows is that about the mean of each partition, and that of these
+means: no sums cancel, and the data is read once.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.exceptions import UndefinedMetricWarning
+from sklearn.utils.stats import _weighted_percentile
+
+from dps.metrics.checks import of_counts, of_numbers, of_positive
+from dps.metrics.classification import brier_of, log_loss_of, totals_of_chances, totals_of_logs
+from dps.metrics.regression import of_outputs
+from dps.metrics.sums import Metric, merged, of_partitions, same_shape
+
+
+@Metric()
+def d2_tweedie_score(
+    y_true: Any, y_pred: Any, *, sample_weight: Any = None, power: float = 0, client: Any = None
+) -> float:
+    """Share of the Tweedie deviance that predictions explain; of power 0 that is R^2.
+
+    Parameters
+    ----------
+    y_true, y_pred : arrays, series, dask arrays or dask series of shape (n,)
+        Partition i of one belongs to partition i of the other.
+    sample_weight : vector of length n, optional
+    power : float, default=0
+        0 is the squared error, 1 Poisson's deviance, 2 that of the gamma distribution, 3 that of
+        the inverse Gaussian.
+    client : distributed.Client, cluster or address, optional
+        Where to compute; by default wherever Dask does.
+
+    Returns
+    -------
+    float
+        1 where all is explained, 0 where the mean of y predicts as well; NaN of a single row.
+
+    Raises
+    ------
+    ValueError
+        They are not cut at the same rows; `power` does not allow such values.
+
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> from dps.metrics import d2_tweedie_score
+    >>> y = da.from_array([1.0, 2.0, 6.0], chunks=2)
+    >>> round(d2_tweedie_score(y, da.from_array([1.5, 2.0, 5.0], chunks=2), power=1), 3)
+    0.916
+    """
+    look = partial(_deviances, power)
+    check = of_numbers if power < 1 else of_counts if power < 2 else of_positive
+    parts = of_partitions(look, check, y_true, y_pred, sample_weight, client)
+    if sum(part.rows for part in parts) < 2:
+        return _undefined()
+    weights, means = (np.array([getattr(part, it) for part in parts]) for it in ("weight", "mean"))
+    mean = np.average(means, weights=weights)
+    about = sum(
+        part.about + part.weight * (_deviance(part.mean, mean, power) - part.of_mean)
+        for part in parts
+    )
+    return float(1 - sum(part.left for part in parts) / about)
+
+
+@Metric()
+def d2_pinball_score(
+    y_true: Any,
+    y_pred: Any,
+    *,
+    sample_weight: Any = None,
+    alpha: float = 0.5,
+    multioutput: Any = "uniform_average",
+    client: Any = None,
+) -> Any:
+    """Share of the loss of a quantile that predictions explain.
+
+    The worker that puts results together keeps 24 bytes for each distinct value of y.
+
+    Parameters
+    ----------
+    y_true, y_pred : arrays, series, dask arrays, series or dataframes, (n,) or (n, n_outputs)
+        Partition i of one belongs to partition i of the other.
+    sample_weight : vector of length n, optional
+    alpha : float, default=0.5
+        Which quantile is predicted.
+    multioutput : {"uniform_average", "raw_values"} or array of shape (n_outputs,), \
+default="uniform_average"
+        The mean of several outputs, all of them, or their mean with such weights.
+    client : distributed.Client, cluster or address, optional
+        Where to compute; by default wherever Dask does.
+
+    Returns
+    -------
+    float, or array of shape (n_outputs,) with ``multioutput="raw_values"``
+        1 where all is explained, 0 where the quantile of y predicts as well; NaN of a single row.
+    """
+    look, weighted = partial(_errors, alpha), sample_weight is not None
+    found = merged(look, _joined, of_numbers, y_true, y_pred, sample_weight, client)
+    if found.values[0].counts.sum() < 2:
+        return _undefined()
+    about = np.array([each.loss_of_quantile(alpha, weighted) for each in found.values])
+    scores = np.where(about > 0, 1 - found.left / np.where(about > 0, about, 1), found.left == 0)
+    return of_outputs(scores.astype(np.float64), multioutput)
+
+
+@Metric()
+def d2_absolute_error_score(
+    y_true: Any,
+    y_pred: Any,
+    *,
+    sample_weight: Any = None,
+    multioutput: Any = "uniform_average",
+    client: Any = None,
+) -> Any:
+    """Share of the absolute error that predictions explain, of that of the median.
+
+    Parameters
+    ----------
+    y_true, y_pred, sample_weight, multioutput, client
+        As for `d2_pinball_score`.
+    """
+    return d2_pinball_score(
+        y_true, y_pred, sample_weight=sample_weight, multioutput=multioutput, client=client
+    )
+
+
+@Metric()
+def d2_log_loss_score(
+    y_true: Any, y_proba: Any, *, sample_weight: Any = None, labels: Any = None, client: Any = None
+) -> float:
+    """Share of the log loss that predictions explain, of that of the shares of the classes.
+
+    Parameters
+    ----------
+    y_true, y_proba, sample_weight, labels, client
+        As for `log_loss`.
+    """
+    parts = totals_of_logs(y_true, y_proba, sample_weight, client)
+    if sum(part.rows for part in parts) < 2:
+        return _undefined()
+    weight, found = _by_class(parts)
+    about = -(found * np.log(found / weight)).sum()
+    return float(1 - log_loss_of(parts, labels) / about)
+
+
+@Metric()
+def d2_brier_score(
+    y_true: Any,
+    y_proba: Any,
+    *,
+    sample_weight: Any = None,
+    pos_label: Any = None,
+    labels: Any = None,
+    client: Any = None,
+) -> float:
+    """Share of the Brier score that predictions explain, of that of the shares of the classes.
+
+    Parameters
+    ----------
+    y_true, y_proba, sample_weight, pos_label, labels, client
+        As for `brier_score_loss`.
+    """
+    parts = totals_of_chances(y_true, y_proba, sample_weight, client)
+    if sum(part.rows for part in parts) < 2:
+        return _undefined()
+    weight, found = _by_class(parts)
+    return float(1 - brier_of(parts, pos_label, labels)[0] / (found - found**2 / weight).sum())
+
+
+def _by_class(parts: Sequence[Any]) -> tuple[float, NDArray[np.float64]]:
+    """The weight of all rows, and of each class that there is."""
+    labels = np.concatenate([part.classes for part in parts])
+    _, codes = np.unique(labels, return_inverse=True)
+    found = _sums(codes, np.concatenate([part.of_class for part in parts]))
+    return sum(part.weight for part in parts), found[found > 0]
+
+
+def _sums(codes: NDArray[np.intp], values: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.asarray(np.bincount(codes, values), np.float64)
+
+
+def _undefined() -> float:
+    warnings.warn(
+        "D^2 score is not well-defined with less than two samples.",
+        UndefinedMetricWarning,
+        stacklevel=4,
+    )
+    return float("nan")
+
+
+class _Deviances(NamedTuple):
+    """Of a partition: how many rows, their weight, and the mean of y.
+
+    The sums of what predictions leave and of the deviance about a constant, which is `mean` where
+    that can be one; and the deviance of `mean` from it.
+    """
+
+    rows: int
+    weight: float
+    mean: float
+    left: float
+    about: float
+    of_mean: float
+
+
+def _deviance(y: Any, predicted: Any, power: float, weights: Any = None) -> float:
+    from sklearn.metrics import mean_tweedie_deviance
+
+    y, predicted = np.atleast_1d(y), np.atleast_1d(predicted)
+    return float(mean_tweedie_deviance(y, predicted, sample_weight=weights, power=power))
+
+
+def _deviances(power: float, predicted: Any, y: Any, weights: NDArray[Any]) -> _Deviances:
+    same_shape(predicted, y)
+    total = float(weights.sum())
+    given = weights if total else None  # rows without weight have no mean, but may be wrong
+    left, mean = _deviance(y, predicted, power, given), float(np.average(y, weights=given))
+    constant = mean if mean > 0 or power == 0 else 1.0  # of counts that are all zero
+    about = _deviance(y, np.full(len(y), constant), power, given)
+    of_mean = _deviance(mean, constant, power)
+    return _Deviances(len(y), total, mean, total * left, total * about, of_mean)
+
+
+class _Values(NamedTuple):
+    """Distinct values, ascending, and the weights and the number of their rows."""
+
+    values: NDArray[np.float64]
+    weights: NDArray[np.float64]
+    counts: NDArray[np.float64]
+
+    @classmethod
+    def joined(cls, parts: Sequence[_Values]) -> _Values:
+        values, weights, counts = map(np.concatenate, zip(*parts, strict=True))
+        distinct, codes = np.unique(values, return_inverse=True)
+        return cls(distinct, _sums(codes, weights), _sums(codes, counts))
+
+    def loss_of_quantile(self, alpha: float, weighted: bool) -> float:
+        """The sum of the losses of the quantile that scikit-learn takes."""
+        from sklearn.metrics import mean_pinball_loss
+
+        if weighted:
+            found = float(_weighted_percentile(self.values, self.weights, alpha * 100))
+        else:  # linear between two rows, as NumPy has it
+            ends = np.cumsum(self.counts)
+            at = (ends[-1] - 1) * alpha
+            low, high = self.values[np.searchsorted(ends, np.floor([at, at + 1]), "right")[:2]]
+            found = low + (high - low) * (at - np.floor(at))
+        constant = np.full(len(self.values), found)
+        mean = mean_pinball_loss(self.values, constant, sample_weight=self.weights, alpha=alpha)
+        return float(mean * self.weights.sum())
+
+
+class _Errors(NamedTuple):
+    """By output, the sum of the losses that predictions leave, and the values of y."""
+
+    left: NDArray[np.float64]
+    values: list[_Values]
+
+
+def _errors(alpha: float, predicted: Any, y: Any, weights: NDArray[Any]) -> _Errors:
+    same_shape(predicted, y)
+    y, predicted = (np.asarray(each, np.float64).reshape(len(y), -1) for each in (y, predicted))
+    error = y - predicted
+    left = weights @ np.maximum(alpha * error, (alpha - 1) * error)
+    ones = np.ones(len(y))
+    return _Errors(left, [_Values.joined([_Values(each, weights, ones)]) for each in y.T])
+
+
+def _joined(parts: Sequence[_Errors]) -> _Errors:
+    left = np.sum([part.left for part in parts], axis=0)
+    values = zip(*(part.values for part in parts), strict=True)
+    return _Errors(left, [_Values.joined(each) for each in values])
