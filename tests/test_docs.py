@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import runpy
 import subprocess
@@ -13,12 +14,14 @@ from types import ModuleType
 from typing import Any
 
 import dask
+import default_tables
 import numpy as np
 import pytest
 from cases import slow
 from distributed import Client
 from sklearn.utils.estimator_checks import check_estimator
 
+import dps
 from dps import LinearClassifier
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -186,6 +189,19 @@ def test_the_readme_has_the_two_commands_that_ci_runs() -> None:
     assert "examples/quickstart.py" in commands[0]
     assert "pytest" in commands[1]
     assert "README.md" in (ROOT / ".ci" / "run").read_text()
+
+
+def test_the_table_of_defaults_is_that_of_the_estimators() -> None:
+    assert default_tables.PAGE.read_text() == default_tables.written(), (
+        "run python tests/harness/default_tables.py"
+    )
+    for one, other in (
+        (dps.LinearClassifier, dps.LinearRegressor), (dps.MLPClassifier, dps.MLPRegressor),
+        (dps.FMClassifier, dps.FMRegressor), (dps.ModelClassifier, dps.ModelRegressor),
+    ):  # fmt: skip
+        first, second = (inspect.signature(kind).parameters for kind in (one, other))
+        shared = (first.keys() & second.keys()) - {"loss"}
+        assert {n for n in shared if first[n].default != second[n].default} == set()
 
 
 def test_the_extras_that_pages_name_can_be_installed() -> None:
