@@ -207,7 +207,7 @@ def test_dataframes_are_encoded_without_dps_on_the_scheduler(
         model = dps.LinearClassifier().fit(frame, y)
         assert model.score(frame, y) == 1.0
         probabilities = model.predict_proba(frame).compute()
-        assert (probabilities["True"] > 0.5).sum() == 100
+        assert (probabilities[True] > 0.5).sum() == 100
         blocks = FrameEncoder().fit(frame).transform(frame)
         assert blocks.compute().shape == (400, 5)
 

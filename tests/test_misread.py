@@ -75,7 +75,9 @@ def test_machines_name_the_optimizers_that_they_have() -> None:
      ("epochs", "max_iter="), ("max_epochs", "max_iter="), ("patience", "n_iter_no_change="),
      ("seed", "random_state="), ("callbacks", r"set_callbacks\(\)"),
      ("quantile", r"loss=dps\.losses\.Quantile"), ("epsilon", r"loss=dps\.losses\.Huber"),
-     ("lerning_rate", "learning_rate="), ("bach_size", "batch_size=")],
+     ("max_losses", r"dask\.config\.set\(\{'dps\.max_losses': \.\.\.\}\)"),
+     ("timeout", r"dask\.config\.set"), ("lerning_rate", "learning_rate="),
+     ("bach_size", "batch_size=")],
 )  # fmt: skip
 def test_parameters_by_habit(habit: str, said: str) -> None:
     for kind in (dps.LinearRegressor, dps.MLPClassifier, dps.FMRegressor, dps.ModelRegressor):
@@ -85,6 +87,18 @@ def test_parameters_by_habit(habit: str, said: str) -> None:
         name = rf"{kind.__name__}\(\) got an unexpected keyword argument '{habit}'{use}"
         with pytest.raises(TypeError, match=name):
             kind(**{habit: 1})
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [("mode", dps.Sync), ("optimizer", dps.optimizers.Adam), ("loss", dps.losses.Hinge),
+     ("learning_rate", dps.optimizers.Cosine), ("checkpoint", dps.Checkpoint),
+     ("encoder", dps.preprocessing.FrameEncoder)],
+)  # fmt: skip
+def test_a_class_is_to_be_called(name: str, given: type) -> None:
+    for kind in (dps.LinearClassifier, dps.MLPClassifier):
+        with pytest.raises(ValueError, match=rf"call it, {name}={given.__name__}\(\.\.\.\)"):
+            kind(**{name: given}).fit(X, Y)
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def test_predictions_of_collections_are_means_too(client: Client) -> None:
     both = model.fit(frame, dd.from_pandas(pd.DataFrame({"u": y, "v": 2 * y}), npartitions=3))
     assert list(both.predict(frame).columns) == ["0", "1"]
     computed = both.predict(frame).compute()
-    np.testing.assert_allclose(computed["1"] / computed["0"], 2, rtol=0.01)
+    np.testing.assert_allclose(computed[1] / computed[0], 2, rtol=0.01)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from dps.data.partitions import as_pandas, is_dask, meta_of
 from dps.estimators.callbacks import CallbackSupportMixin, with_callbacks
 from dps.estimators.encoding import select
 from dps.estimators.fitting import fit
-from dps.estimators.habits import refuse_unknown
+from dps.estimators.habits import refuse_classes, refuse_unknown
 from dps.estimators.inputs import plain
 from dps.estimators.prediction import (
     EncodedPredictor,
@@ -126,6 +126,10 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         for base in reversed(cls.__mro__[1:]):
             cls._parameter_constraints |= getattr(base, "_parameter_constraints", {})
         cls._parameter_constraints |= own
+
+    def _validate_params(self) -> None:
+        refuse_classes(self, self._parameter_constraints)
+        super()._validate_params()
 
     @abstractmethod
     def _plan(self, survey: Survey) -> Job:

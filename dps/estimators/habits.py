@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
 from typing import Any
+
+from sklearn.utils._param_validation import InvalidParameterError
+
+from dps.cluster.options import Options
 
 #: Parameters of estimators; a hint is given where the estimator has what it names.
 _PARAMETERS = {
@@ -69,6 +73,19 @@ def refuse_unknown(
         )
 
 
+def refuse_classes(estimator: Any, constraints: Mapping[str, Sequence[Any]]) -> None:
+    """Raise if a parameter is a class, where an object of it may be given."""
+    for name, allowed in constraints.items():
+        given = getattr(estimator, name, None)
+        if isinstance(given, type) and any(
+            isinstance(each, type) and issubclass(given, each) for each in allowed
+        ):
+            raise InvalidParameterError(
+                f"The {name!r} parameter of {type(estimator).__name__} is the class "
+                f"{given.__name__}: call it, {name}={given.__name__}(...)"
+            )
+
+
 def checks_names(cls: Any) -> None:
     """Have the constructor of an estimator raise such errors; its signature stays."""
     plain, known = cls.__init__, [each.name for each in fields(cls) if each.init]
@@ -77,6 +94,7 @@ def checks_names(cls: Any) -> None:
         if (use.partition("=")[0] in known or hasattr(cls, use.removesuffix("()")))
         and not (name in _OF_NUMBERS and cls._classification)
     }  # fmt: skip
+    hints |= {each.name: f"dask.config.set({{'dps.{each.name}': ...}})" for each in fields(Options)}
 
     @functools.wraps(plain)
     def __init__(self: Any, *args: Any, **given: Any) -> None:

@@ -106,8 +106,18 @@ def sentence(event: Mapping[str, Any]) -> str | None:
     return None if say is None else say(event)
 
 
-#: Optimizers as people write them, by what events call them.
-METHODS = {"lbfgs": "L-BFGS", "sgd": "SGD", "adamw": "AdamW", "scaledadagrad": "ScaledAdagrad"}
+def method(name: str) -> str:
+    """An optimizer as people write it, by what events call it.
+
+    Examples
+    --------
+    >>> method("lbfgs"), method("adam")
+    ('L-BFGS', 'Adam')
+    """
+    return _METHODS.get(name, name.capitalize())
+
+
+_METHODS = {"lbfgs": "L-BFGS", "sgd": "SGD", "adamw": "AdamW", "scaledadagrad": "ScaledAdagrad"}
 
 
 def plural(number: int, noun: str) -> str:
@@ -124,9 +134,8 @@ def plural(number: int, noun: str) -> str:
 def _started(event: Mapping[str, Any]) -> str:
     carried = event["epochs_before"]
     before = f", after {plural(carried, 'epoch')} before" if carried else ""
-    method = METHODS.get(event["optimizer"], event["optimizer"].capitalize())
     return (
-        f"Starts in {event['mode']} by {method}: "
+        f"Starts in {event['mode']} by {method(event['optimizer'])}: "
         f"{plural(len(event['replicas']), 'replica')}, {plural(len(event['shards']), 'shard')}, "
         f"{plural(event['rows'], 'row')}, {plural(event['parameters'], 'parameter')}{before}."
     )

@@ -8,7 +8,7 @@ from dps.monitor.page.canvas import div, write
 from dps.monitor.page.palette import Palette
 from dps.monitor.page.view import View
 from dps.monitor.store import Fit
-from dps.monitor.words import METHODS, count, duration, host, loss, plural
+from dps.monitor.words import count, duration, host, loss, method, plural
 
 _CSS = """
 :host { font: 14px/1.45 Helvetica, Arial, sans-serif; color: var(--dps-text); width: 100%; }
@@ -100,9 +100,8 @@ def _what(fit: Fit) -> str:
     started = fit.started
     if not started:
         return ""
-    method = METHODS.get(started["optimizer"], started["optimizer"])
     return (
-        f"{started['mode']} · {method} · {started['loss']} · "
+        f"{started['mode']} · {method(started['optimizer'])} · {started['loss']} · "
         f"{count(started['rows'])} rows · {count(started['parameters'])} parameters · "
         f"{plural(len(started['replicas']), 'replica')} · "
         f"{plural(len(started['shards']), 'shard')}"
