@@ -76,7 +76,7 @@ def test_predictions_of_collections_are_means_too(client: Client) -> None:
     assert (predicted > 0).all().compute()
     frame = dd.from_pandas(pd.DataFrame(X, columns=list("abcd")), npartitions=3)
     both = model.fit(frame, dd.from_pandas(pd.DataFrame({"u": y, "v": 2 * y}), npartitions=3))
-    assert list(both.predict(frame).columns) == ["0", "1"]
+    assert list(both.predict(frame).columns) == [0, 1]
     computed = both.predict(frame).compute()
     np.testing.assert_allclose(computed[1] / computed[0], 2, rtol=0.01)
 

@@ -145,7 +145,7 @@ def test_dask_collections_are_predicted_lazily(client: Client) -> None:
         served = dps.ServedModel(server)
         assert client.submit(lambda served: served.epochs, served, pure=False).result() == 5
         proba = served.predict_proba(frame)
-        assert list(proba.columns) == ["0", "1"]
+        assert list(proba.columns) == [0, 1]
         model.partial_fit(frame, y)  # what is lazy has the model of then
         assert not (client.compute(proba).result() == model.predict_proba(FRAME)).to_numpy().all()
         now = client.compute(served.predict_proba(frame)).result()
@@ -262,6 +262,33 @@ def test_of_two_fits_at_once_one_is_served() -> None:
         served = dps.ServedModel(server)
         np.testing.assert_array_equal(served.model.coef_, second.coef_)
         assert not np.array_equal(first.coef_, second.coef_)
+
+
+@pytest.mark.parametrize("on", ["cluster", "process"])
+def test_a_server_that_is_made_again_under_its_name_is_followed(on: str, client: Client) -> None:
+    where = {"client": client} if on == "cluster" else {}
+    with dps.ParameterServer(name="again", **where) as server:
+        first = classifier(server=server, **where).fit(X, Y)
+        served = dps.ServedModel("again", **where)
+        np.testing.assert_array_equal(served.model.coef_, first.coef_)
+    with pytest.raises(ServerLostError):
+        served.predict(X)
+    with dps.ParameterServer(name="again", **where) as server:
+        np.testing.assert_array_equal(served.predict(X), first.predict(X))  # until there is another
+        assert served.epochs == 0
+        second = classifier(server=server, random_state=1, **where).fit(X, Y)
+        np.testing.assert_array_equal(served.model.coef_, second.coef_)
+        if on == "cluster":
+            found = client.submit(lambda copy: copy.model.coef_, served, pure=False).result()
+            np.testing.assert_array_equal(found, second.coef_)
+    with pytest.raises(ServerLostError):
+        served.predict(X)
+    with dps.ParameterServer(name="another", **where) as server:
+        named = dps.ServedModel(server)
+        classifier(server=server, **where).fit(X, Y)
+        assert named.epochs == 5
+    with dps.ParameterServer(name="another", **where), pytest.raises(ServerLostError):
+        named.predict(X)  # which was given that server, and not its name
 
 
 def test_a_write_that_nobody_ends_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,13 +8,12 @@ from __future__ import annotations
 import copy
 import threading
 import time
-from functools import partial
 from typing import Any, Self
 
 import numpy as np
 from sklearn.exceptions import NotFittedError
 
-from dps.errors import StalledError
+from dps.errors import ServerLostError, StalledError
 from dps.estimators.publishing import NOTE, row_of
 from dps.estimators.saving import unpacked
 from dps.parameter_server import ParameterServer
@@ -34,7 +33,8 @@ class ServedModel:
     Parameters
     ----------
     server : ParameterServer or str
-        Or its name.
+        Or its name. Where a server is closed and another one is made under its name, that is
+        followed, from its first closed epoch on.
     client : distributed.Client, optional
         By which it is found, as in `ParameterServer.connect`.
     **given
@@ -54,7 +54,8 @@ class ServedModel:
     """
 
     def __init__(self, server: ParameterServer | str, *, client: Any = None, **given: Any) -> None:
-        self._connected = isinstance(server, str)
+        self._name = server if isinstance(server, str) else None
+        self._client = client
         self.server: ParameterServer = (
             ParameterServer.connect(server, client=client) if isinstance(server, str) else server
         )
@@ -110,11 +111,11 @@ class ServedModel:
         return self.model.score(X, y, sample_weight)
 
     def __reduce__(self) -> Any:
-        return partial(type(self), self.server, **self._given), ()
+        return _again, (type(self), self.server, self._name, self._given)
 
     def close(self) -> None:
         """Give back what it holds of a server that it has connected to by name."""
-        if self._connected:
+        if self._name is not None:
             self.server.disconnect()
 
     def __enter__(self) -> Self:
@@ -127,22 +128,41 @@ class ServedModel:
         """Take a newer snapshot over, if there is one."""
         with self._lock:
             try:
-                row = row_of(self.server)
-            except KeyError:  # no fit has begun
-                return
-            if row[1] == self._row[1] and row[0] == row[1]:
-                return
-            deadline = time.monotonic() + _PATIENCE
-            while not self._take(row):
-                if time.monotonic() > deadline:
-                    if self._model is not None:
-                        return
-                    raise StalledError(
-                        f"nobody has completed the model in the server {self.server.name!r} for "
-                        f"{_PATIENCE:g} s: has the fit's process died? The next fit completes it"
-                    )
-                time.sleep(_PAUSE)
-                row = row_of(self.server)
+                self._follow()
+            except ServerLostError:
+                if self._name is None or not self._found_again():
+                    raise
+                self._follow()
+
+    def _found_again(self) -> bool:
+        """Whether there is another server of the name, from which snapshots come from now on."""
+        assert self._name is not None
+        try:
+            found = ParameterServer.connect(self._name, client=self._client)
+        except LookupError:
+            return False
+        self.server.disconnect()
+        self.server, self._row = found, np.zeros(4)
+        return True
+
+    def _follow(self) -> None:
+        try:
+            row = row_of(self.server)
+        except KeyError:  # no fit has begun
+            return
+        if row[1] == self._row[1] and row[0] == row[1]:
+            return
+        deadline = time.monotonic() + _PATIENCE
+        while not self._take(row):
+            if time.monotonic() > deadline:
+                if self._model is not None:
+                    return
+                raise StalledError(
+                    f"nobody has completed the model in the server {self.server.name!r} for "
+                    f"{_PATIENCE:g} s: has the fit's process died? The next fit completes it"
+                )
+            time.sleep(_PAUSE)
+            row = row_of(self.server)
 
     def _take(self, row: Any) -> bool:
         """Read the snapshot of a row; whether it is a whole one."""
@@ -169,3 +189,10 @@ class ServedModel:
             made._carry = TrainState(params, model, epochs=int(epochs))
         self._base, self._model, self._row = base, made, row
         return True
+
+
+def _again(kind: type[ServedModel], server: ParameterServer, name: str | None, given: Any) -> Any:
+    """What was pickled, which has a handle of its own."""
+    made = kind(server, **given)
+    made._name = name
+    return made
