@@ -16,7 +16,7 @@ from sklearn.model_selection import ParameterGrid
 
 from dps import MLPClassifier
 
-GRID = {"hidden_layer_sizes": [(32,), (64,), (128,), (256,)], "alpha": [0.01, 0.1]}
+GRID = {"hidden_layer_sizes": [(32,), (64,), (128,), (256,)], "alpha": [1e-5, 1e-4]}
 
 if __name__ == "__main__":
     pixels, digits = load_digits(return_X_y=True)

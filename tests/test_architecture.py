@@ -66,6 +66,7 @@ FOR_ALL = {
     "errors",
     "_checks",
     "_native",
+    "_typing",  # for annotations
     "_parameters",
     "monitor.advice",
     "monitor.events",

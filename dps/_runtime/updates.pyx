@@ -38,8 +38,8 @@ cdef class BoundUpdate:
 
 cdef bint _apply(
     const UpdateSpec* spec, const UpdateSpec* free, const int64_t* runs, Py_ssize_t count,
-    double l1, double l2, floating* params, const floating* mean, floating* state, Py_ssize_t stride, Py_ssize_t start,
-    Py_ssize_t stop, int64_t step, double rate,
+    double l1, double l2, floating* params, const floating* mean, floating* state,
+    Py_ssize_t stride, Py_ssize_t start, Py_ssize_t stop, int64_t step, double rate,
 ) noexcept nogil:
     cdef Py_ssize_t i, a, b
     cdef bint finite = True, penalised

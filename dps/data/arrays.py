@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dps.data.partitions import is_dask
 
@@ -61,8 +60,8 @@ def _matrix(X: Any, dtype: np.dtype[Any], name: str) -> Any:
     )  # fmt: skip
 
 
-def _vectors(X: NDArray[Any], width: int, dtype: np.dtype[Any], name: str) -> NDArray[Any]:
-    found: NDArray[Any] = X.reshape(len(X), width).astype(dtype, copy=False)
+def _vectors(X: np.ndarray, width: int, dtype: np.dtype[Any], name: str) -> np.ndarray:
+    found: np.ndarray = X.reshape(len(X), width).astype(dtype, copy=False)
     if X.dtype.kind in "iu" and dtype.itemsize < 8 and X.size:
         largest = max(abs(int(X.min())), abs(int(X.max())))
         if largest > 1 << 24:

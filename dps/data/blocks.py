@@ -60,8 +60,8 @@ class SparseFeatures:
     """CSR rows of the model's dtype."""
 
     data: NDArray[np.floating]
-    indices: NDArray[Any]
-    indptr: NDArray[Any]
+    indices: np.ndarray
+    indptr: np.ndarray
     n_features: int
 
     def rows(self, start: int, stop: int, order: NDArray[np.int64] | None) -> Rows:
@@ -112,7 +112,7 @@ class _UnalignedFeatures:
 class _ConvertedFeatures:
     """Columns of any number type, converted a batch at a time."""
 
-    def __init__(self, columns: list[NDArray[Any]], dtype: np.dtype[Any]) -> None:
+    def __init__(self, columns: list[np.ndarray], dtype: np.dtype[Any]) -> None:
         self._table = ColumnTable(columns)
         self._scratch = np.empty((0, len(columns)), dtype)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 from dps.data.partitions import is_dask, is_dask_frame, is_list, is_part
 from dps.data.results import results_of
 from dps.data.sealed import identity, sealed
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class Parts:
@@ -267,7 +270,7 @@ def _optimised(frames: Sequence[Any]) -> list[Any]:
     return [new_collection(expr) for expr in optimize_blockwise_fusion(together).operands]
 
 
-def _delayed_behind(frame: Any) -> list[Any] | None:
+def _delayed_behind(frame: pd.DataFrame) -> list[Any] | None:
     """The Delayed objects that `frame_of` made a frame of; None of another frame."""
     from dask.dataframe.dask_expr.io._delayed import FromDelayed
 
@@ -300,7 +303,7 @@ def _futures_of(values: Any, made: Sequence[Any] | None = None) -> list[Any] | N
     return futures
 
 
-def _future_behind(graph: Any, key: Any) -> Any:
+def _future_behind(graph: Any, key: object) -> Any:
     """The Future that a key of a graph stands for, if it stands for one."""
     from dask._task_spec import Alias
 
@@ -314,7 +317,7 @@ def _future_behind(graph: Any, key: Any) -> Any:
             return value if is_part(value) else None
 
 
-def _is_key(value: Any, graph: Any) -> bool:
+def _is_key(value: object, graph: Any) -> bool:
     try:
         return isinstance(value, tuple) and value in graph
     except TypeError:  # a task, of something that cannot be a key

@@ -171,10 +171,10 @@ class _Running(Callback):  # type: ignore[misc]
         self._done, self._total, self._loading = 0, total, loading
         self._due = time.monotonic() + _EVERY
 
-    def _pretask(self, key: Any, dsk: Any, state: Any) -> None:
+    def _pretask(self, key: object, dsk: Any, state: Any) -> None:
         self.keys[key] = None
 
-    def _posttask(self, key: Any, result: Any, dsk: Any, state: Any, worker_id: Any) -> None:
+    def _posttask(self, key: object, result: Any, dsk: Any, state: Any, worker_id: Any) -> None:
         self.keys.pop(key, None)
         self._done += isinstance(key, str) and key.startswith(_KEPT)
         if time.monotonic() >= self._due:

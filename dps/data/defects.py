@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse
-from numpy.typing import NDArray
 
 from dps.data.partitions import check_columns
 from dps.losses import Loss
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: What makes numbers of missing ones.
 ENCODE_MISSING = 'encoder=dps.preprocessing.FrameEncoder(missing="mean"), or missing="indicator"'
@@ -26,7 +28,7 @@ _CHUNK = 1 << 16  # elements checked at a time, so that no large temporary is ma
 _LABELS = (str, bytes, bool, int, float, np.generic, datetime.date)
 
 
-def defect_of_lengths(rows: int, targets: NDArray[Any], weights: NDArray[Any] | None) -> str | None:
+def defect_of_lengths(rows: int, targets: np.ndarray, weights: np.ndarray | None) -> str | None:
     """What is wrong with the lengths of y and weights."""
     for name, values in (("y", targets), ("sample_weight", weights)):
         if values is None:
@@ -116,7 +118,7 @@ def _wrong_in_coordinates(X: Any) -> str | None:
     return None
 
 
-def _first_outside(indices: NDArray[Any], extent: int) -> int | None:
+def _first_outside(indices: np.ndarray, extent: int) -> int | None:
     """Position of the first index that is negative or too large."""
     # Two reductions need no memory, and are all that there is to do where nothing is wrong.
     if not len(indices) or (indices.min() >= 0 and indices.max() < extent):
@@ -158,7 +160,7 @@ def defect_of_features(X: Any) -> str | None:
     return None
 
 
-def _not_finite_in(frame: Any) -> str | None:
+def _not_finite_in(frame: pd.DataFrame) -> str | None:
     """All columns of a dataframe of numbers that hold one which is not finite."""
     wrong, found = [], set()
     for name in frame.columns:
@@ -201,7 +203,7 @@ _ENCODE = (
 )
 
 
-def _first_not_finite(values: NDArray[Any]) -> tuple[int, str] | None:
+def _first_not_finite(values: np.ndarray) -> tuple[int, str] | None:
     """Position and name of the first NaN or infinity of a vector."""
     if values.dtype.kind != "f":
         return None
@@ -216,7 +218,7 @@ def _first_not_finite(values: NDArray[Any]) -> tuple[int, str] | None:
     return at, "NaN" if np.isnan(values[at]) else "infinity (inf)"
 
 
-def defect_of_weights(weights: NDArray[Any] | None) -> str | None:
+def defect_of_weights(weights: np.ndarray | None) -> str | None:
     """What is wrong with sample weights."""
     if weights is None:
         return None
@@ -233,7 +235,7 @@ def defect_of_weights(weights: NDArray[Any] | None) -> str | None:
     return None
 
 
-def defect_of_targets(targets: NDArray[Any], classification: bool) -> str | None:
+def defect_of_targets(targets: np.ndarray, classification: bool) -> str | None:
     """What is wrong with y."""
     columns = 1 if targets.ndim == 1 else targets.shape[1]
     if columns == 0:
@@ -273,7 +275,7 @@ def defect_of_targets(targets: NDArray[Any], classification: bool) -> str | None
     return None
 
 
-def _defect_of_indicators(targets: NDArray[Any]) -> str | None:
+def _defect_of_indicators(targets: np.ndarray) -> str | None:
     """What is wrong with y of a column for each label."""
     wanted = "of several columns of y each says of one label whether a row has it, by 0 or 1"
     if targets.dtype.kind not in "biuf":
@@ -285,7 +287,7 @@ def _defect_of_indicators(targets: NDArray[Any]) -> str | None:
     return f"y{{place}} holds {targets[row, column]:g}, in row {row}: {wanted}"
 
 
-def defect_of_domain(targets: NDArray[Any], loss: Loss | None) -> str | None:
+def defect_of_domain(targets: np.ndarray, loss: Loss | None) -> str | None:
     """What is wrong with y, of which each number is one, for a loss."""
     if loss is None or loss.domain is None:
         return None
@@ -300,7 +302,7 @@ def defect_of_domain(targets: NDArray[Any], loss: Loss | None) -> str | None:
     )
 
 
-def _is_missing(label: Any) -> bool:
+def _is_missing(label: object) -> bool:
     # NaN and NaT differ from themselves; pandas' NA answers with NA.
     same = label == label
     return label is None or not isinstance(same, bool | np.bool_) or not same

@@ -16,10 +16,12 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from dps._typing import PathLike
 
 #: Of the way in which files are laid out; what a manifest says inside has no other.
 _VERSION = 1
@@ -47,7 +49,7 @@ class Part:
     bytes: int
 
 
-def write_directory(path: Any, content: Any, arrays: Mapping[str, NDArray[Any]]) -> None:
+def write_directory(path: PathLike, content: object, arrays: Mapping[str, np.ndarray]) -> None:
     """Write a directory, or put it in the place of an older one.
 
     Parameters
@@ -86,7 +88,7 @@ def write_directory(path: Any, content: Any, arrays: Mapping[str, NDArray[Any]])
         fs.rm_file(f"{root}/{before}")
 
 
-def read_directory(path: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
+def read_directory(path: PathLike) -> tuple[Any, dict[str, np.ndarray]]:
     """Read what was written, after a look at version and digests.
 
     Returns
@@ -125,7 +127,7 @@ def read_directory(path: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
     return manifest["content"], arrays_of(data, shown)
 
 
-def read_manifest(path: Any) -> Any:
+def read_manifest(path: PathLike) -> Any:
     """The content of a manifest alone.
 
     Raises
@@ -139,7 +141,7 @@ def read_manifest(path: Any) -> Any:
     return _manifest(_read(fs, shown, root, MANIFEST, "nothing was saved there"), shown)["content"]
 
 
-def write_part(path: Any, name: str, arrays: Mapping[str, NDArray[Any]]) -> Part:
+def write_part(path: PathLike, name: str, arrays: Mapping[str, np.ndarray]) -> Part:
     """Write a file of arrays into a directory, for a manifest that is to come.
 
     Parameters
@@ -156,7 +158,7 @@ def write_part(path: Any, name: str, arrays: Mapping[str, NDArray[Any]]) -> Part
     return Part(name, digest, count)
 
 
-def read_part(path: Any, part: Part) -> dict[str, NDArray[Any]]:
+def read_part(path: PathLike, part: Part) -> dict[str, np.ndarray]:
     """Read a part that a manifest names.
 
     Raises
@@ -173,7 +175,7 @@ def read_part(path: Any, part: Part) -> dict[str, NDArray[Any]]:
     return arrays_of(data, shown)
 
 
-def _chunks(arrays: Mapping[str, NDArray[Any]]) -> Iterable[bytes | memoryview]:
+def _chunks(arrays: Mapping[str, np.ndarray]) -> Iterable[bytes | memoryview]:
     """Arrays as a file of safetensors, without a copy; the widest come first, to lie aligned."""
     given = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     names = sorted(given, key=lambda name: (-given[name].itemsize, name))
@@ -195,7 +197,7 @@ def _chunks(arrays: Mapping[str, NDArray[Any]]) -> Iterable[bytes | memoryview]:
             yield given[name].reshape(-1).view("u1").data
 
 
-def file_system(path: Any) -> tuple[str, Any, str]:
+def file_system(path: PathLike) -> tuple[str, Any, str]:
     """What to show of a path, the file system that it is on, and the path there."""
     from fsspec.core import url_to_fs
 
@@ -269,7 +271,7 @@ def _no_constant(text: str) -> Any:
     raise ValueError(f"{text} is no JSON")
 
 
-def arrays_of(data: bytes, shown: str) -> dict[str, NDArray[Any]]:
+def arrays_of(data: bytes, shown: str) -> dict[str, np.ndarray]:
     """The arrays of safetensors, of memory of their own.
 
     Raises

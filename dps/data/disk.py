@@ -18,7 +18,6 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 #: Of a disk, what is left to others: this part of it, up to so many bytes.
 _LEFT, _MOST_LEFT = 0.05, 4 << 30
@@ -55,7 +54,7 @@ class DiskFile:
         disk = shutil.disk_usage(self._folder)
         return disk.free - nbytes > min(_LEFT * disk.total, _MOST_LEFT)
 
-    def put(self, array: NDArray[Any]) -> DiskArray:
+    def put(self, array: np.ndarray) -> DiskArray:
         """Write an array behind the others.
 
         Parameters
@@ -102,7 +101,7 @@ class DiskArray:
         """Bytes in the file."""
         return prod(self.shape) * self.dtype.itemsize
 
-    def __getitem__(self, at: slice) -> NDArray[Any]:
+    def __getitem__(self, at: slice) -> np.ndarray:
         start, stop, _ = at.indices(len(self))
         rows = np.empty((max(0, stop - start), *self.shape[1:]), self.dtype)
         if rows.size:
@@ -132,7 +131,7 @@ def forget_files(fit: str) -> None:
             _written_down.pop(token, None)
 
 
-def _bytes(array: NDArray[Any]) -> memoryview:
+def _bytes(array: np.ndarray) -> memoryview:
     return memoryview(array.reshape(-1).view(np.uint8))  # type: ignore[arg-type]
 
 

@@ -35,7 +35,7 @@ def texts_of(values: Any) -> list[str]:
     return [_text(value) for value in values]
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if isinstance(value, float | np.floating) and float(value).is_integer():
         return str(int(value))
     return str(value)

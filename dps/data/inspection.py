@@ -78,7 +78,7 @@ class PartitionSummary:
     dtype: str  # common dtype of X
     # The first thing that is wrong, as the end of a sentence that begins with the place.
     defect: str | None
-    classes: NDArray[Any]  # (k,) sorted distinct labels; empty for regression
+    classes: np.ndarray  # (k,) sorted distinct labels; empty for regression
     class_rows: NDArray[np.float64]  # (k,) rows and sample weight of each class
     class_weights: NDArray[np.float64]
     weight_sum: float  # sum of sample weights; `rows` without weights
@@ -105,7 +105,7 @@ class DataSummary:
     sparse: bool  # whether all of X is sparse
     unreadable: tuple[int, ...]  # partitions whose X must be converted, see `as_rows`
     dtype: str  # float32 if all of X is, else float64
-    classes: NDArray[Any]  # (k,)
+    classes: np.ndarray  # (k,)
     class_rows: NDArray[np.float64]  # (k,)
     class_weights: NDArray[np.float64]
     weight_sum: float
@@ -200,7 +200,7 @@ def inspect_partition(
             or defect_of_targets(targets, classification)
             or defect_of_domain(targets, loss)
         )
-    classes: NDArray[Any] = np.empty(0)
+    classes: np.ndarray = np.empty(0)
     class_rows: NDArray[np.float64] = np.empty(0)
     class_weights: NDArray[np.float64] = np.empty(0)
     n_outputs = targets.shape[1] if targets.ndim == 2 else 1
@@ -308,7 +308,7 @@ def combine(
     if weight_sum <= 0:
         raise ValueError("sample_weight sums to zero: no row counts; give some row weight")
     check_weight(weight_sum / sum(rows), "sample_weight")
-    classes: NDArray[Any] = np.empty(0)
+    classes: np.ndarray = np.empty(0)
     class_rows = class_weights = np.empty(0)
     if classification:
         check_kinds(

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from numbers import Real
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 #: Sorted distinct labels, and the rows and the weight of each.
-Counts = tuple[NDArray[Any], NDArray[np.float64], NDArray[np.float64]]
+Counts = tuple[np.ndarray, NDArray[np.float64], NDArray[np.float64]]
 
 _COUNTED = 1 << 16  # span of integer labels up to which they are counted rather than sorted
 _LARGEST = 1 << 62
@@ -18,7 +17,7 @@ _PIECE = 1 << 14  # labels that are counted at once
 _FEW = 16  # distinct integers up to which each is looked for
 
 
-def kind_of(labels: NDArray[Any]) -> str:
+def kind_of(labels: np.ndarray) -> str:
     """What labels are: "numbers", "strings", or objects of other types by name.
 
     Examples
@@ -34,13 +33,13 @@ def kind_of(labels: NDArray[Any]) -> str:
     return " and ".join(found) or "numbers"
 
 
-def _type_of(label: Any) -> str:
+def _type_of(label: object) -> str:
     if isinstance(label, bool | np.bool_ | Real):
         return "numbers"
     return "strings" if isinstance(label, str) else type(label).__name__
 
 
-def check_kinds(found: Sequence[tuple[str, NDArray[Any]]], name: str = "y") -> None:
+def check_kinds(found: Sequence[tuple[str, np.ndarray]], name: str = "y") -> None:
     """Raise unless labels of all places are of one kind.
 
     Parameters
@@ -63,7 +62,7 @@ def check_kinds(found: Sequence[tuple[str, NDArray[Any]]], name: str = "y") -> N
             )
 
 
-def count_labels(targets: NDArray[Any], weights: NDArray[Any] | None) -> Counts:
+def count_labels(targets: np.ndarray, weights: np.ndarray | None) -> Counts:
     """Sorted distinct labels, and the rows and the weight of each."""
     low, high = (0, _COUNTED) if targets.dtype.kind not in "biu" else _range(targets)
     if high - low < _COUNTED:  # small integers are counted, which is faster than sorting them
@@ -80,7 +79,7 @@ def count_labels(targets: NDArray[Any], weights: NDArray[Any] | None) -> Counts:
 
 
 def _by_code(
-    targets: NDArray[Any], weights: NDArray[Any] | None, low: int, span: int
+    targets: np.ndarray, weights: np.ndarray | None, low: int, span: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Rows and weight of each integer from `low`."""
     if weights is None and span <= _FEW:  # equal neighbours would wait for each other's count
@@ -98,7 +97,7 @@ def _by_code(
     return rows, weighed
 
 
-def _range(targets: NDArray[Any]) -> tuple[int, int]:
+def _range(targets: np.ndarray) -> tuple[int, int]:
     if not len(targets):
         return 0, _COUNTED
     low, high = int(targets.min()), int(targets.max())

@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dps.data.directories import arrays_of
 
 
-def pack(content: Any, arrays: Mapping[str, NDArray[Any]]) -> bytes:
+def pack(content: object, arrays: Mapping[str, np.ndarray]) -> bytes:
     """Content as JSON, and arrays as safetensors behind it.
 
     Examples
@@ -27,7 +26,7 @@ def pack(content: Any, arrays: Mapping[str, NDArray[Any]]) -> bytes:
     return len(text).to_bytes(8, "little") + text + data
 
 
-def unpack(given: bytes, what: str) -> tuple[Any, dict[str, NDArray[Any]]]:
+def unpack(given: bytes, what: str) -> tuple[Any, dict[str, np.ndarray]]:
     """The content and the arrays.
 
     Raises

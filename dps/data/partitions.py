@@ -50,7 +50,7 @@ class Piece:
         return self.stop - self.start
 
 
-def is_dask(value: Any) -> bool:
+def is_dask(value: object) -> bool:
     """Whether a value is Dask's: a collection, or a list of partitions; does not import Dask."""
     if "dask.base" not in sys.modules:
         return False
@@ -84,7 +84,7 @@ def unmasked(values: Any) -> Any:
     return made
 
 
-def as_pandas(value: Any) -> Any:
+def as_pandas(value: object) -> Any:
     """What pyarrow or polars holds as pandas has it, tensors as NumPy's arrays, unmasked."""
     value = unmasked(value)
     library = type(value).__module__.partition(".")[0]
@@ -97,17 +97,17 @@ def as_pandas(value: Any) -> Any:
     return value
 
 
-def is_dask_frame(value: Any) -> bool:
+def is_dask_frame(value: object) -> bool:
     """Whether a value is a dask dataframe or series."""
     return hasattr(value, "_meta") and hasattr(value, "npartitions") and hasattr(value, "divisions")
 
 
-def is_list(value: Any) -> bool:
+def is_list(value: object) -> bool:
     """Whether a value is a list of Delayed objects or Futures."""
     return isinstance(value, list | tuple) and len(value) > 0 and is_part(value[0])
 
 
-def is_part(value: Any) -> bool:
+def is_part(value: object) -> bool:
     """Whether a value is a Future, or a Delayed, which has every name without an underscore."""
     return hasattr(value, "key") and hasattr(value, "cancelled")
 

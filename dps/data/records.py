@@ -15,7 +15,6 @@ from inspect import signature
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dps._checks import check_fields
 
@@ -32,7 +31,7 @@ class Kind:
     type: type  # whose instances they are; those of subclasses are not
     fields: tuple[str, ...]
     # From a value to its fields, which are values themselves.
-    write: Callable[[Any], Mapping[str, Any]]
+    write: Callable[[Any], Mapping[str, object]]
     read: Callable[..., Any]  # from fields, as keywords, to a value; raises ValueError or TypeError
 
     @classmethod
@@ -84,7 +83,7 @@ class RecordWriter:
     """
 
     def __init__(self, kinds: Iterable[Kind]) -> None:
-        self.arrays: dict[str, NDArray[Any]] = {}
+        self.arrays: dict[str, np.ndarray] = {}
         self._kinds = {kind.type: kind for kind in kinds}
         self._known: dict[int, tuple[Any, Any]] = {}
 
@@ -139,7 +138,7 @@ class RecordWriter:
     def _items(self, values: Iterable[Any], path: str) -> list[Any]:
         return [self(value, f"{path}.{number}") for number, value in enumerate(values)]
 
-    def _array(self, value: NDArray[Any], path: str) -> Any:
+    def _array(self, value: np.ndarray, path: str) -> Any:
         if value.dtype == object:
             if value.ndim != 1:
                 raise TypeError(f"{path} is an array of objects of {value.ndim} dimensions")
@@ -168,7 +167,7 @@ class RecordReader:
         Arrays that no record has named so far.
     """
 
-    def __init__(self, kinds: Iterable[Kind], arrays: Mapping[str, NDArray[Any]]) -> None:
+    def __init__(self, kinds: Iterable[Kind], arrays: Mapping[str, np.ndarray]) -> None:
         self._kinds = {kind.name: kind for kind in kinds}
         self._arrays = arrays
         self._own: dict[str, Callable[[Any, str], Any]] = {
@@ -236,13 +235,13 @@ class RecordReader:
             raise ValueError(f"{path} is {text!r}, which is no such number")
         return float(text)
 
-    def _objects(self, record: dict[str, Any], path: str) -> NDArray[Any]:
+    def _objects(self, record: dict[str, Any], path: str) -> np.ndarray:
         items = self._items(record, path)
         found = np.empty(len(items), object)
         found[:] = items
         return found
 
-    def _array(self, record: dict[str, Any], path: str) -> NDArray[Any]:
+    def _array(self, record: dict[str, Any], path: str) -> np.ndarray:
         record = {each: value for each, value in record.items() if each != "kind"}
         if set(record) != {"name", "dtype", "shape"}:
             raise ValueError(f"{path} is no array: it has {sorted(record)}")

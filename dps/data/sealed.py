@@ -26,7 +26,7 @@ class sealed:
         Its first arguments. What Dask must see, such as Futures, belongs into the call instead.
     """
 
-    def __init__(self, function: Callable[..., Any], *constants: Any, **options: Any) -> None:
+    def __init__(self, function: Callable[..., Any], *constants: Any, **options: object) -> None:
         if constants or options:
             function = partial(function, *constants, **options)
         self._function = function
@@ -34,7 +34,7 @@ class sealed:
             function = function.func
         self.__name__ = function.__name__  # Dask names tasks by it
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: object) -> Any:
         """Call it."""
         return self._function(*args, **kwargs)
 
@@ -71,7 +71,7 @@ def _closed(contents: bytes) -> Callable[..., Any]:
         def __init__(self, contents: bytes) -> None:
             self.contents = contents
 
-        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        def __call__(self, *args: Any, **kwargs: object) -> Any:
             import pickle
 
             return pickle.loads(self.contents)(*args, **kwargs)
@@ -82,6 +82,6 @@ def _closed(contents: bytes) -> Callable[..., Any]:
     return Closed(contents)
 
 
-def identity(value: Any) -> Any:
+def identity(value: object) -> Any:
     """The task that holds something for others."""
     return value

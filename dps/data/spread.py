@@ -162,7 +162,7 @@ class Moments:
 
 
 def moments_of(
-    X: Any, weights: NDArray[Any] | None, dtype: Any, columns: NDArray[np.int64]
+    X: Any, weights: np.ndarray | None, dtype: Any, columns: NDArray[np.int64]
 ) -> Moments:
     """Look at rows from all over a partition, with their weights.
 

@@ -14,7 +14,6 @@ from typing import Any, Protocol
 
 import numpy as np
 import scipy.sparse
-from numpy.typing import NDArray
 
 from dps.data.blocks import as_rows
 from dps.data.defects import defect_of_structure
@@ -30,11 +29,11 @@ class _Sliced(Protocol):
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, at: slice, /) -> NDArray[Any]: ...
+    def __getitem__(self, at: slice, /) -> np.ndarray: ...
 
 
 #: Puts an array somewhere, and gives back what fetches slices of it.
-Store = Callable[[NDArray[Any]], _Sliced]
+Store = Callable[[np.ndarray], _Sliced]
 
 
 @dataclass(frozen=True)
@@ -170,7 +169,7 @@ def _only(n_rows: int, fields: Sequence[Flat]) -> Any:
     return fields[0].values
 
 
-def _picked(values: NDArray[Any], n_rows: int, fields: Sequence[Any]) -> Any:
+def _picked(values: np.ndarray, n_rows: int, fields: Sequence[Any]) -> Any:
     return values[fields[0].values]
 
 

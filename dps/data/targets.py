@@ -15,7 +15,7 @@ from dps.losses.classification import Multilabel
 from dps.losses.units import Units
 
 
-def as_targets(y: Any) -> NDArray[Any]:
+def as_targets(y: Any) -> np.ndarray:
     """A partition's y as an array, one column as a vector; what is masked is missing.
 
     Examples
@@ -33,7 +33,7 @@ class TargetEncoding:
 
     loss: Loss
     # (k,) sorted labels, of several columns of y their numbers; None for a regression.
-    classes: NDArray[Any] | None
+    classes: np.ndarray | None
     class_weight: tuple[float, ...] | None  # factor of each class
     scale: float  # factor of every weight, so that they average 1 over the rows
     units: Units | None = None  # of a regression; None: as y has them
@@ -87,7 +87,7 @@ class TargetEncoding:
 
 def class_weights(
     option: Mapping[Any, float] | str | None,
-    classes: NDArray[Any],
+    classes: np.ndarray,
     weights: NDArray[np.float64],
 ) -> tuple[float, ...] | None:
     """The factor of each class, from scikit-learn's ``class_weight`` option.

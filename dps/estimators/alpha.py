@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse
@@ -28,6 +28,9 @@ from dps.data.targets import TargetEncoding, as_targets
 from dps.estimators.race import Losses, Penalty, Race
 from dps.losses.base import as_columns
 
+if TYPE_CHECKING:
+    from dps.estimators.base import DistributedEstimator
+
 #: Stored values of X in the sample.
 _SAMPLED = 1 << 21
 #: Number of folds, and the least rows of one.
@@ -37,11 +40,15 @@ _ROUGH, _ROUGHEST = 100, 1e-2
 #: Groups of held-out rows.
 _GROUPS = 512
 
-Rows = tuple[Any, NDArray[Any], NDArray[Any] | None]
+Rows = tuple[Any, np.ndarray, np.ndarray | None]
 
 
 def choose_alpha(
-    estimator: Any, cluster: Cluster, summary: DataSummary, targets: TargetEncoding, seed: int
+    estimator: DistributedEstimator,
+    cluster: Cluster,
+    summary: DataSummary,
+    targets: TargetEncoding,
+    seed: int,
 ) -> tuple[float, bool, list[tuple[float, float, bool]]]:
     """Choose a multiple of the strength of "auto", and whether to standardize columns.
 
@@ -104,7 +111,7 @@ def choose_alpha(
     return times(best), best.standardize, tried
 
 
-def _copy(estimator: Any, targets: TargetEncoding, seed: int) -> Any:
+def _copy(estimator: DistributedEstimator, targets: TargetEncoding, seed: int) -> Any:
     """Copy an estimator without callbacks, checkpoints, client and server."""
     tol = estimator.tol
     model = clone(estimator).set_params(
@@ -128,7 +135,7 @@ def _common_variance(deviations: NDArray[np.float64]) -> float:
 
 
 def _losses(
-    raw: NDArray[np.floating], y: NDArray[Any], weight: NDArray[Any] | None, targets: TargetEncoding
+    raw: NDArray[np.floating], y: np.ndarray, weight: np.ndarray | None, targets: TargetEncoding
 ) -> Losses:
     """Add up losses of raw outputs in random groups."""
     y, weight = targets.encode(y, weight, raw.dtype)
@@ -196,7 +203,9 @@ def some_rows(X: Any, y: Any, weight: Any, *, share: float) -> Rows | None:
     return X, as_targets(y)[some], None if weight is None else as_targets(weight)[some]
 
 
-def _of_labels(estimator: Any, targets: TargetEncoding, y: NDArray[Any]) -> TargetEncoding:
+def _of_labels(
+    estimator: DistributedEstimator, targets: TargetEncoding, y: np.ndarray
+) -> TargetEncoding:
     """The encoding for a sample, which may lack some labels."""
     classes, factors = np.asarray(targets.classes), targets.class_weight
     there = np.isin(classes, y)
@@ -212,7 +221,7 @@ def _of_labels(estimator: Any, targets: TargetEncoding, y: NDArray[Any]) -> Targ
     return replace(targets, loss=loss, classes=classes, class_weight=factors)
 
 
-def _folds(y: NDArray[Any], targets: TargetEncoding, seed: int) -> NDArray[np.intp]:
+def _folds(y: np.ndarray, targets: TargetEncoding, seed: int) -> NDArray[np.intp]:
     """The fold that holds each row out, stratified by label; the only row of a label has none."""
     n = len(y)
     if n < _FOLDS * _FEWEST:
@@ -231,7 +240,7 @@ def _folds(y: NDArray[Any], targets: TargetEncoding, seed: int) -> NDArray[np.in
     return fold
 
 
-def _some(rows: Rows, at: NDArray[Any]) -> Rows:
+def _some(rows: Rows, at: np.ndarray) -> Rows:
     X, y, weight = rows
     return X[at], y[at], None if weight is None else weight[at]
 

@@ -9,7 +9,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from html import escape
 from numbers import Integral, Real
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,6 +53,19 @@ from dps.training.job import Job
 from dps.training.report import FitReport
 from dps.training.state import TrainState
 
+if TYPE_CHECKING:
+    from dps._typing import (
+        Auto,
+        ClientLike,
+        MatrixLike,
+        ModeLike,
+        PathLike,
+        RandomState,
+        ScoringLike,
+        VectorLike,
+    )
+    from dps.parameter_server import ParameterServer
+
 #: Parameters of `fit` by name.
 _OF_FIT = ("X", "y", "sample_weight", "X_val", "y_val", "sample_weight_val", "resume")
 #: Parameters that are configurations, and what makes one from a name.
@@ -70,27 +83,27 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
     encoders, clusters, modes, predictions, files) is here and the same for all.
     """
 
-    max_iter: int = 1000
+    max_iter: int | Auto = 1000
     tol: float | None = 1e-4
-    shuffle: bool | str = True
-    random_state: Any = None
-    early_stopping: Any = False
+    shuffle: bool | Literal["global"] = True
+    random_state: RandomState = None
+    early_stopping: bool | Auto = False
     validation_fraction: float = 0.1
-    scoring: Any = "loss"
-    n_iter_no_change: int = 5
+    scoring: ScoringLike = "loss"
+    n_iter_no_change: int | Auto = 5
     warm_start: bool = False
     verbose: int = 0
-    encoder: Any = "auto"
-    batch_size: Any = "auto"
-    mode: Any = "sync"
-    n_replicas: Any = "auto"
+    encoder: FrameEncoder | Auto = "auto"
+    batch_size: int | Auto = "auto"
+    mode: ModeLike = "sync"
+    n_replicas: int | Auto = "auto"
     checkpoint: Checkpoint | None = None
-    client: Any = None
-    server: Any = None
+    client: ClientLike | None = None
+    server: ParameterServer | str | None = None
 
     _classification: ClassVar[bool]
     #: Of the models it trains, for files; and what a fit leaves in these of its own.
-    _model_type: ClassVar[type | None] = None
+    _model_type: ClassVar[Any] = None
     _saved: ClassVar[tuple[str, ...]] = ("_model", "_params")
     #: Parameters that may be code, which is in no file.
     _code: ClassVar[tuple[str, ...]] = ()
@@ -119,7 +132,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         "server": "no_validation",
     }
 
-    def __init_subclass__(cls, **options: Any) -> None:
+    def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
         own = cls.__dict__.get("_parameter_constraints", {})
         cls._parameter_constraints = {}
@@ -211,20 +224,20 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         return False
 
     @abstractmethod
-    def predict(self, X: Any) -> Any:
+    def predict(self, X: MatrixLike) -> Any:
         """What is predicted of rows. Lazy for Dask input."""
 
     def fit(
         self,
-        X: Any,
-        y: Any,
-        sample_weight: Any = None,
+        X: MatrixLike,
+        y: VectorLike,
+        sample_weight: VectorLike | None = None,
         *,
-        X_val: Any = None,
-        y_val: Any = None,
-        sample_weight_val: Any = None,
+        X_val: MatrixLike | None = None,
+        y_val: VectorLike | None = None,
+        sample_weight_val: VectorLike | None = None,
         resume: bool = False,
-        **unknown: Any,
+        **unknown: object,
     ) -> Self:
         """Train to the stopping rule.
 
@@ -278,7 +291,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
             validation=(X_val, y_val, sample_weight_val),
         )  # fmt: skip
 
-    def save(self, path: Any) -> None:
+    def save(self, path: PathLike) -> None:
         """Write the estimator to a directory, from which :func:`dps.load` makes it again.
 
         Arrays as safetensors, all else as JSON: no pickle. What is at the path of an earlier save
@@ -385,7 +398,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
             score = getattr(metrics, metric)
             return float(score(y, predicted, sample_weight=weight, client=client))
 
-    def set_params(self, **params: Any) -> Self:
+    def set_params(self, **params: object) -> Self:
         """Set parameters, including nested ones of the optimizer, mode, loss and schedule.
 
         ``set_params(optimizer__momentum=0.8)`` replaces the optimizer by one with that momentum. It
@@ -430,7 +443,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
     def _repr_html_inner(self) -> str:
         return self._with_report(super()._repr_html_inner())
 
-    def _repr_mimebundle_(self, **options: Any) -> dict[str, Any]:
+    def _repr_mimebundle_(self, **options: object) -> dict[str, Any]:
         bundle: dict[str, Any] = super()._repr_mimebundle_(**options)
         if "text/html" in bundle:
             bundle["text/html"] = self._with_report(bundle["text/html"])

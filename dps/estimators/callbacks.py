@@ -9,12 +9,15 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dps.estimators.progress import showing
 from dps.estimators.publishing import Publisher
 from dps.training.history import EpochRecord
 from dps.training.job import Job, Trained
+
+if TYPE_CHECKING:
+    from dps.estimators.base import DistributedEstimator
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
@@ -55,7 +58,9 @@ class FitCallbacks:
         Epochs at the most.
     """
 
-    def __init__(self, estimator: Any, X: Any, y: Any, sample_weight: Any, max_iter: int) -> None:
+    def __init__(
+        self, estimator: DistributedEstimator, X: Any, y: Any, sample_weight: Any, max_iter: int
+    ) -> None:
         weights = None if sample_weight is None else {"sample_weight": sample_weight}
         self._given = {"estimator": estimator, "X": X, "y": y, "metadata": weights}
         self._context: Any = None

@@ -7,7 +7,7 @@ cannot be honoured raises.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -32,11 +32,14 @@ from dps.training.defaults import (
 from dps.training.lbfgs.full_batch import FullBatch
 from dps.training.plan import FEWEST, batch_rows
 
+if TYPE_CHECKING:
+    from dps.estimators.base import DistributedEstimator
+
 #: Stored values of a batch, as a multiple of the parameters, that are worth sharing out.
 _WORTH = 4
 
 
-def choose_optimizer(estimator: Any, loss: Loss) -> Optimizer | None:
+def choose_optimizer(estimator: DistributedEstimator, loss: Loss) -> Optimizer | None:
     """The optimizer of stochastic steps, None for "auto", checked against other parameters."""
     check_known(estimator.optimizer, "auto", "lbfgs")
     if estimator.optimizer != "lbfgs":
@@ -45,7 +48,7 @@ def choose_optimizer(estimator: Any, loss: Loss) -> Optimizer | None:
     return SGD()  # of which no step is taken
 
 
-def check_known(given: Any, *others: str) -> None:
+def check_known(given: object, *others: str) -> None:
     """Raise where this is no optimizer, and no name of one, nor another that is allowed."""
     names = [*others, *sorted(OPTIMIZERS)]
     if isinstance(given, Optimizer) or (isinstance(given, str) and given in names):
@@ -58,13 +61,13 @@ def check_known(given: Any, *others: str) -> None:
     )
 
 
-def check_stochastic(estimator: Any) -> None:
+def check_stochastic(estimator: DistributedEstimator) -> None:
     """Refuse to train one epoch by an algorithm that has none."""
     if estimator.optimizer == "lbfgs":
         refuse_passes("partial_fit")
 
 
-def _obstacles(estimator: Any, loss: Loss) -> Iterator[str]:
+def _obstacles(estimator: DistributedEstimator, loss: Loss) -> Iterator[str]:
     """What L-BFGS cannot honour of a linear model."""
     if loss.bend == np.inf and not _has_kinks(loss):
         yield f"loss={estimator.loss!r}, whose derivative jumps"
@@ -73,7 +76,7 @@ def _obstacles(estimator: Any, loss: Loss) -> Iterator[str]:
     yield from asks_for_steps(estimator)
 
 
-def asks_for_steps(estimator: Any) -> Iterator[str]:
+def asks_for_steps(estimator: DistributedEstimator) -> Iterator[str]:
     """Parameters that only stochastic steps can honour."""
     if estimator._stops_early:
         yield f"early_stopping={estimator.early_stopping!r}"
@@ -97,12 +100,14 @@ def refuse_passes(*obstacles: str) -> None:
         )
 
 
-def l1_ratio(estimator: Any) -> float:
+def l1_ratio(estimator: DistributedEstimator) -> float:
     """The share of L1 in the penalty."""
     return {"l1": 1.0, "elasticnet": float(estimator.l1_ratio)}.get(estimator.penalty, 0.0)
 
 
-def choose_batch_size(estimator: Any, summary: DataSummary, wide: bool, partial: bool) -> Any:
+def choose_batch_size(
+    estimator: DistributedEstimator, summary: DataSummary, wide: bool, partial: bool
+) -> Any:
     """Rows of an update as asked for; a number where "auto" depends on more than the rows."""
     if estimator.batch_size != "auto":
         return estimator.batch_size
@@ -113,7 +118,12 @@ def choose_batch_size(estimator: Any, summary: DataSummary, wide: bool, partial:
 
 
 def choose_replicas(
-    estimator: Any, mode: Mode, summary: DataSummary, batch: int, n_params: int, wide: bool
+    estimator: DistributedEstimator,
+    mode: Mode,
+    summary: DataSummary,
+    batch: int,
+    n_params: int,
+    wide: bool,
 ) -> Any:
     """Replicas as asked for; on wide rows `FEWEST` where a batch is small beside the vectors.
 
@@ -130,7 +140,7 @@ def choose_replicas(
     return estimator.n_replicas
 
 
-def takes_steps(estimator: Any, loss: Loss, mode: Mode, tol: float | None) -> bool:
+def takes_steps(estimator: DistributedEstimator, loss: Loss, mode: Mode, tol: float | None) -> bool:
     """Whether there are stochastic steps, whatever the data.
 
     Also where passes over all rows are possible, if replicas need not wait for each other.
@@ -140,7 +150,7 @@ def takes_steps(estimator: Any, loss: Loss, mode: Mode, tol: float | None) -> bo
     return not (mode.deterministic and _may_finish_with_lbfgs(estimator, loss, tol))
 
 
-def _may_finish_with_lbfgs(estimator: Any, loss: Loss, tol: float | None) -> bool:
+def _may_finish_with_lbfgs(estimator: DistributedEstimator, loss: Loss, tol: float | None) -> bool:
     """Whether the fit may end with passes over all rows, which nobody has asked for."""
     return (
         estimator.optimizer == "auto" and tol is not None and not any(_obstacles(estimator, loss))
@@ -148,7 +158,7 @@ def _may_finish_with_lbfgs(estimator: Any, loss: Loss, tol: float | None) -> boo
 
 
 def choose_full_batch(
-    estimator: Any,
+    estimator: DistributedEstimator,
     loss: Loss,
     summary: DataSummary,
     tol: float | None,
@@ -173,7 +183,7 @@ def choose_full_batch(
         l1=l1,
         tolerance=(tol or 0.0) * (10 * sharp or TOL_OF_PASSES) * unit,
         relative=(tol or 0.0) * (sharp or TOL_OF_PASSES * RELATIVE_TOL),
-        patience=estimator.n_iter_no_change,
+        patience=int(estimator.n_iter_no_change),
         least=-np.inf if tol is None or l1 else np.inf if kinks else tol * GAIN_THAT_COUNTS * unit,
         width=width,
         near=(tol or 0.0) * (L1_ERROR if l1 else KINK_ERROR),
@@ -195,13 +205,17 @@ def _unit(loss: Loss, summary: DataSummary) -> float:
 
 
 def choose_schedule(
-    estimator: Any, optimizer: Optimizer, scale: float, few: bool = False, partial: bool = False
+    estimator: DistributedEstimator,
+    optimizer: Optimizer,
+    scale: float,
+    few: bool = False,
+    partial: bool = False,
 ) -> Schedule:
     """The learning rate of a linear model, see `schedule_of` and `auto_schedule`."""
     return schedule_of(estimator, auto_schedule(optimizer, scale, few, partial))
 
 
-def rate_of(estimator: Any) -> Any:
+def rate_of(estimator: DistributedEstimator) -> Any:
     """The learning rate as the estimator or its optimizer has it, else "auto".
 
     Raises
@@ -221,7 +235,7 @@ def rate_of(estimator: Any) -> Any:
     )
 
 
-def schedule_of(estimator: Any, automatic: Schedule) -> Schedule:
+def schedule_of(estimator: DistributedEstimator, automatic: Schedule) -> Schedule:
     """The learning rate, from a number, a schedule, a schedule's name or "auto".
 
     A schedule of a name starts from where the automatic one does.

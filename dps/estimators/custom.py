@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from numbers import Real
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,9 @@ from dps.optimizers.schedules import Schedule
 from dps.training.job import Job
 from dps.training.state import check_unchanged
 
+if TYPE_CHECKING:
+    from dps._typing import OptimizerLike, RateLike
+
 #: Parameters up to which "auto" is L-BFGS.
 _FEW = 1000
 #: Adam's learning rate as published; nothing is known of the scale of a model's parameters.
@@ -63,10 +66,11 @@ params_ : dict of str to array
 class Stepped(Maker, DistributedEstimator):
     """What estimators share whose models are users' own, and take stochastic steps."""
 
-    optimizer: Any = "auto"
-    learning_rate: Any = "auto"
+    optimizer: OptimizerLike = "auto"
+    learning_rate: RateLike = "auto"
     alpha: float = 0.0
     max_iter: int = 100
+    n_iter_no_change: int = 5
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         "optimizer": "no_validation",  # who fits says which of PyTorch's is which of dps's
@@ -152,7 +156,7 @@ class Stepped(Maker, DistributedEstimator):
 
     def _how(self) -> tuple[Optimizer, Schedule]:
         """How steps are taken."""
-        given = self.optimizer
+        given: Any = self.optimizer
         if isinstance(given, str):  # of "sgd" no step is taken
             given = {"auto": "adam", "lbfgs": "sgd"}.get(given, given)
         optimizer = get_optimizer(given)

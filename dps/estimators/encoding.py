@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse
-from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.utils.validation import validate_data
 
@@ -23,6 +22,11 @@ from dps.preprocessing import FrameEncoder
 from dps.preprocessing.dtypes import check_frame
 from dps.preprocessing.encoder import Reader
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from dps.estimators.base import DistributedEstimator
+
 
 @dataclass
 class Encoding:
@@ -32,7 +36,7 @@ class Encoding:
     fitted: bool  # whether it has learned from other data, and stays as it is
     reader: Reader | None = None  # reads partitions that it is going to learn from
 
-    def encode(self, frame: Any) -> Any:
+    def encode(self, frame: pd.DataFrame) -> Any:
         """A pandas dataframe as CSR, whatever `set_output` says."""
         return self.encoder._encoded(frame, fit=not self.fitted)
 
@@ -58,7 +62,9 @@ class Encoding:
             cluster.replace(self.encoder._layout)
 
 
-def encoding_for(estimator: Any, X: Any, going_on: bool, gaps: bool = False) -> Encoding | None:
+def encoding_for(
+    estimator: DistributedEstimator, X: Any, going_on: bool, gaps: bool = False
+) -> Encoding | None:
     """How `X` is encoded; None if it is trained on as it is.
 
     Parameters
@@ -129,7 +135,7 @@ def by_places(encoder: FrameEncoder) -> bool:
     return list(encoder._layout.columns) == places(len(encoder._layout.columns))
 
 
-def select(estimator: Any, encoder: FrameEncoder, X: Any, reset: bool) -> Any:
+def select(estimator: DistributedEstimator, encoder: FrameEncoder, X: Any, reset: bool) -> Any:
     """The columns of `X` that the encoder was fitted to, found by name; any order will do.
 
     Those of an array are found by their places, if it was fitted to one.
@@ -165,7 +171,7 @@ def index_of(names: Iterable[Any]) -> Any:
         return pd.Index(names, dtype=object)
 
 
-def coefficient_names(estimator: Any) -> NDArray[Any]:
+def coefficient_names(estimator: DistributedEstimator) -> np.ndarray:
     """Names of the columns that the coefficients belong to."""
     if estimator.encoder_ is not None:
         return np.asarray(estimator.encoder_.get_feature_names_out())

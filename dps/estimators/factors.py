@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,9 @@ from dps.estimators.survey import Survey
 from dps.models.factorization import FactorInputs
 from dps.preprocessing.features import OneHot
 
+if TYPE_CHECKING:
+    from dps.estimators.base import DistributedEstimator
+
 #: Knots of a number, and rows that each of them has at least.
 _KNOTS, _ROWS_A_KNOT = 20, 50
 #: Square length that rows are given: of as many ones.
@@ -22,7 +25,7 @@ _LENGTH = 6.0
 _FIELDS = 64
 
 
-def inputs_of(estimator: Any, survey: Survey) -> FactorInputs:
+def inputs_of(estimator: DistributedEstimator, survey: Survey) -> FactorInputs:
     """How the columns go in, from what is known of their values."""
     summary, encoding = survey.summary, survey.encoding
     n, points, fields = summary.n_features, summary.points, estimator.fields
@@ -90,7 +93,7 @@ def _fields_given(fields: Any, n: int, encoding: Encoding | None) -> NDArray[np.
     return np.unique(given, return_inverse=True)[1].astype(np.int64)
 
 
-def row_names(estimator: Any, inputs: FactorInputs) -> Any:
+def row_names(estimator: DistributedEstimator, inputs: FactorInputs) -> Any:
     """An index of the rows: (field, category), (feature, knot), or names of columns."""
     if inputs.held is not None:
         return _of_held(estimator, inputs)
@@ -108,7 +111,7 @@ def row_names(estimator: Any, inputs: FactorInputs) -> Any:
     return _index(rows)
 
 
-def _of_held(estimator: Any, inputs: FactorInputs) -> Any:
+def _of_held(estimator: DistributedEstimator, inputs: FactorInputs) -> Any:
     """The same of some rows of many: no name is made of those that are not there."""
     import pandas as pd
 

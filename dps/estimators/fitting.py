@@ -11,7 +11,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,10 +53,13 @@ from dps.training.report import report_of
 from dps.training.state import TrainState
 from dps.training.trainer import train
 
+if TYPE_CHECKING:
+    from dps.estimators.base import DistributedEstimator
+
 
 def fit(
     client: Any,
-    estimator: Any,
+    estimator: DistributedEstimator,
     X: Any,
     y: Any,
     sample_weight: Any,
@@ -65,7 +68,7 @@ def fit(
     server: ParameterServer | None = None,
     start: TrainState | None,
     partial: bool = False,
-    classes: NDArray[Any] | None = None,
+    classes: np.ndarray | None = None,
     reset: bool = True,
     validation: ValidationData | None = None,
 ) -> None:
@@ -224,7 +227,7 @@ def _of_one_graph(
 
 
 def _look(
-    survey: Survey, data: _Data, reset: bool, classes: NDArray[Any] | None, loading: Loading
+    survey: Survey, data: _Data, reset: bool, classes: np.ndarray | None, loading: Loading
 ) -> None:
     """Have data loaded, encoded and looked at where it lies; the survey says what was found."""
     estimator, cluster, loss = survey.estimator, survey.cluster, survey.loss
@@ -341,7 +344,7 @@ def _restored(survey: Survey, job: Job, trained: Trained) -> tuple[Any, NDArray[
 
 
 def _describe(
-    estimator: Any, loss: Loss, summary: DataSummary, classes: NDArray[Any] | None
+    estimator: DistributedEstimator, loss: Loss, summary: DataSummary, classes: np.ndarray | None
 ) -> tuple[TargetEncoding, int]:
     """The encoding of targets that the data asks for, and how many raw outputs there are."""
     factors, n_outputs, weight_sum = None, summary.n_outputs, summary.weight_sum
@@ -366,7 +369,7 @@ def _describe(
     return TargetEncoding(loss, classes, factors, scale), n_outputs
 
 
-def _known_classes(summary: DataSummary, classes: NDArray[Any] | None) -> NDArray[Any]:
+def _known_classes(summary: DataSummary, classes: np.ndarray | None) -> np.ndarray:
     if classes is None:
         classes = summary.classes
     before = "the fit before, or `classes`,"

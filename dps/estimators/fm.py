@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +46,18 @@ from dps.training.job import Job
 from dps.training.launch import touches_little
 from dps.training.state import TrainState, check_unchanged
 from dps.training.stopping import StoppingRule
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from dps._typing import (
+        Activation,
+        Auto,
+        ClassificationLoss,
+        OptimizerLike,
+        RateLike,
+        RegressionLoss,
+    )
 
 #: Adagrad's accumulator at first, the least that float32 holds, and its rate.
 _ACCUMULATOR, _SMALLEST, _RATE = 1e-6, 1e-37, 0.4
@@ -150,23 +162,23 @@ class _Factorization(Planned):
     """What the two estimators share."""
 
     n_factors: int = field(default=16, kw_only=False)
-    hidden_layer_sizes: Any = field(default=(), kw_only=False)
-    activation: str = "relu"
-    alpha: Any = "auto"
+    hidden_layer_sizes: int | Sequence[int] = field(default=(), kw_only=False)
+    activation: Activation = "relu"
+    alpha: float | Auto = "auto"
     dropout: float = 0.15
     max_embeddings: int | None = None
     min_count: int = 1
     expire_after: int | None = None
-    fields: Any = None
-    normalize: Any = "auto"
-    optimizer: Any = "auto"
-    learning_rate: Any = "auto"
-    average: Any = "auto"
-    max_iter: Any = "auto"
+    fields: Sequence[int] | NDArray[np.integer] | None = None
+    normalize: bool | Auto = "auto"
+    optimizer: OptimizerLike = "auto"
+    learning_rate: RateLike = "auto"
+    average: bool | Auto = "auto"
+    max_iter: int | Auto = "auto"
     tol: float | None = 0.0
-    early_stopping: Any = "auto"
+    early_stopping: bool | Auto = "auto"
     validation_fraction: float = 0.1
-    n_iter_no_change: Any = "auto"
+    n_iter_no_change: int | Auto = "auto"
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         "n_factors": [Interval(Integral, 1, None, closed="left")],
@@ -347,7 +359,7 @@ class _Factorization(Planned):
 
         return onnx_machine(self)
 
-    def embeddings(self) -> Any:
+    def embeddings(self) -> pd.DataFrame:
         """Weights and factors by what they stand for.
 
         Returns
@@ -417,7 +429,7 @@ class FMClassifier(_Factorization, Classifier):
     True
     """
 
-    loss: Any = "log_loss"
+    loss: ClassificationLoss = "log_loss"
 
 
 @estimator(model=FactorizationMachine, fm=_FM, machine=_MACHINE)
@@ -455,4 +467,4 @@ class FMRegressor(_Factorization, Regressor):
     True
     """
 
-    loss: Any = "squared_error"
+    loss: RegressionLoss = "squared_error"

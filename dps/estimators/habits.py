@@ -6,11 +6,14 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sklearn.utils._param_validation import InvalidParameterError
 
 from dps.cluster.options import Options
+
+if TYPE_CHECKING:
+    from dps.estimators.base import DistributedEstimator
 
 #: Parameters of estimators; a hint is given where the estimator has what it names.
 _PARAMETERS = {
@@ -73,7 +76,9 @@ def refuse_unknown(
         )
 
 
-def refuse_classes(estimator: Any, constraints: Mapping[str, Sequence[Any]]) -> None:
+def refuse_classes(
+    estimator: DistributedEstimator, constraints: Mapping[str, Sequence[Any]]
+) -> None:
     """Raise if a parameter is a class, where an object of it may be given."""
     for name, allowed in constraints.items():
         given = getattr(estimator, name, None)
@@ -97,7 +102,7 @@ def checks_names(cls: Any) -> None:
     hints |= {each.name: f"dask.config.set({{'dps.{each.name}': ...}})" for each in fields(Options)}
 
     @functools.wraps(plain)
-    def __init__(self: Any, *args: Any, **given: Any) -> None:
+    def __init__(self: Any, *args: Any, **given: object) -> None:
         refuse_unknown(f"{cls.__name__}()", given, known, hints)
         plain(self, *args, **given)
 

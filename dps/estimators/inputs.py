@@ -7,7 +7,7 @@ is looked at where partitions lie.
 from __future__ import annotations
 
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse
@@ -27,9 +27,12 @@ from dps.data.partitions import (
     meta_of,
 )
 
+if TYPE_CHECKING:
+    from dps.estimators.base import DistributedEstimator
+
 
 def partitions_for(
-    estimator: Any,
+    estimator: DistributedEstimator,
     X: Any,
     y: Any,
     sample_weight: Any,
@@ -102,7 +105,7 @@ def _weights(sample_weight: Any, rows: int) -> Any:
     return sample_weight
 
 
-def plain(estimator: Any, X: Any, reset: bool, all_finite: bool | str) -> Any:
+def plain(estimator: DistributedEstimator, X: Any, reset: bool, all_finite: bool | str) -> Any:
     """Local data that is read as it is: an array or CSR of numbers."""
     frame = X if is_frame(X) else None
     if frame is not None:
@@ -126,9 +129,9 @@ def plain(estimator: Any, X: Any, reset: bool, all_finite: bool | str) -> Any:
     return X
 
 
-def check_found(estimator: Any, summary: DataSummary, reset: bool) -> None:
+def check_found(estimator: DistributedEstimator, summary: DataSummary, reset: bool) -> None:
     """Take in, or compare, columns as they are once partitions have been computed."""
-    found: Any = np.empty((1, summary.n_features))
+    found: object = np.empty((1, summary.n_features))
     if summary.columns is not None:
         import pandas as pd
 

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import signal
 import threading
-from typing import Any, Self
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class Interrupts:
@@ -43,7 +46,7 @@ class Interrupts:
             self._holding = True
             signal.signal(signal.SIGINT, self._heard)
 
-    def _heard(self, number: int, frame: Any) -> None:
+    def _heard(self, number: int, frame: pd.DataFrame) -> None:
         if self.held:
             signal.default_int_handler(number, frame)
         self.held = True

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,19 +60,26 @@ from dps.training.launch import touches_little
 from dps.training.plan import batch_rows
 from dps.training.state import TrainState, starting_state
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from dps._typing import Auto, OptimizerLike, RateLike
+
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class _Linear(DistributedEstimator):
     """What the two linear estimators share."""
 
-    penalty: Any = "l2"
-    alpha: Any = "auto"
-    standardize: Any = "auto"
+    penalty: Literal["l1", "l2", "elasticnet"] | None = "l2"
+    alpha: float | Literal["auto", "cv"] = "auto"
+    standardize: bool | Auto = "auto"
     l1_ratio: float = 0.15
     fit_intercept: bool = True
     average: bool | int = False
-    optimizer: Any = "auto"
-    learning_rate: Any = "auto"
+    optimizer: OptimizerLike = "auto"
+    learning_rate: RateLike = "auto"
+    max_iter: int = 1000
+    n_iter_no_change: int = 5
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         "penalty": [StrOptions({"l1", "l2", "elasticnet"}), None],
@@ -341,7 +348,7 @@ class _Linear(DistributedEstimator):
         check_is_fitted(self)
         return plain_linear(self)
 
-    def coefficients(self) -> Any:
+    def coefficients(self) -> pd.Series | pd.DataFrame:
         """The coefficients by the names of their columns.
 
         Returns

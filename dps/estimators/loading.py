@@ -9,11 +9,14 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 from dps.estimators.progress import LoadingBar, showing
 from dps.monitor.events import Kind, event
 from dps.training.causes import described
+
+if TYPE_CHECKING:
+    from dps.estimators.base import DistributedEstimator
 
 _log = logging.getLogger("dps")
 
@@ -35,7 +38,10 @@ class Loading:
     """
 
     def __init__(
-        self, estimator: Any, fit: str, publish: Callable[[Mapping[str, Any]], None] | None
+        self,
+        estimator: DistributedEstimator,
+        fit: str,
+        publish: Callable[[Mapping[str, object]], None] | None,
     ) -> None:
         self._name, self._fit, self._publish = type(estimator).__name__, fit, publish
         self._bar = LoadingBar() if estimator.verbose == 1 else None
@@ -69,7 +75,7 @@ class Loading:
             )  # fmt: skip
         self._said = False
 
-    def _send(self, kind: Kind, **fields: Any) -> None:
+    def _send(self, kind: Kind, **fields: object) -> None:
         if self._publish is not None:
             seconds = round(time.monotonic() - self._began, 3)
             self._publish(event(kind, self._fit, seconds=seconds, **fields))

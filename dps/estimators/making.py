@@ -28,7 +28,7 @@ class Maker(BaseEstimator):
         params: dict[str, Any] = super().get_params(deep)
         return params | {n: value for n, value in vars(self).items() if self._is_option(n)}
 
-    def set_params(self, **params: Any) -> Self:
+    def set_params(self, **params: object) -> Self:
         """Set parameters, as those of other estimators."""
         super().set_params(**{n: v for n, v in params.items() if not self._is_option(n)})
         for name, value in params.items():
@@ -59,7 +59,7 @@ def takes_options(cls: Any) -> Any:
     plain = cls.__init__
 
     @functools.wraps(plain)
-    def __init__(self: Any, *args: Any, **given: Any) -> None:
+    def __init__(self: Any, *args: Any, **given: object) -> None:
         options = {n: given.pop(n) for n in list(given) if cls._is_option(n)}
         plain(self, *args, **given)
         self.set_params(**options)

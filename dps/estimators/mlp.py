@@ -6,9 +6,10 @@ smaller sets.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +47,16 @@ from dps.training.defaults import base_of
 from dps.training.job import Job
 from dps.training.state import check_unchanged
 from dps.training.stopping import StoppingRule
+
+if TYPE_CHECKING:
+    from dps._typing import (
+        Activation,
+        Auto,
+        ClassificationLoss,
+        OptimizerLike,
+        RateLike,
+        RegressionLoss,
+    )
 
 #: Learning rates, in the network's own units: of AdamW, and of optimizers that it is too small for
 #: by default.
@@ -112,19 +123,19 @@ loss_curve_ : list of float
 class _Perceptron(Planned):
     """What the two estimators share."""
 
-    hidden_layer_sizes: Any = field(default=(128, 128), kw_only=False)
-    activation: str = field(default="relu", kw_only=False)
-    alpha: Any = "auto"
+    hidden_layer_sizes: int | Sequence[int] = field(default=(128, 128), kw_only=False)
+    activation: Activation = field(default="relu", kw_only=False)
+    alpha: float | Auto = "auto"
     dropout: float = 0.15
-    embedding_size: Any = "auto"
-    optimizer: Any = "auto"
-    learning_rate: Any = "auto"
+    embedding_size: int | Auto = "auto"
+    optimizer: OptimizerLike = "auto"
+    learning_rate: RateLike = "auto"
     average: bool = True
-    max_iter: Any = "auto"
+    max_iter: int | Auto = "auto"
     tol: float | None = 0.0
-    early_stopping: Any = "auto"
+    early_stopping: bool | Auto = "auto"
     validation_fraction: float = 0.15
-    n_iter_no_change: Any = "auto"
+    n_iter_no_change: int | Auto = "auto"
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         "hidden_layer_sizes": ["array-like", Interval(Integral, 1, None, closed="left")],
@@ -298,7 +309,7 @@ class MLPClassifier(_Perceptron, Classifier):
     True
     """
 
-    loss: Any = "log_loss"
+    loss: ClassificationLoss = "log_loss"
 
 
 @estimator(model=Network, mlp=_MLP, network=_NETWORK)
@@ -334,7 +345,7 @@ class MLPRegressor(_Perceptron, Regressor):
     True
     """
 
-    loss: Any = "squared_error"
+    loss: RegressionLoss = "squared_error"
 
 
 def _inputs(survey: Survey, width: Any) -> Inputs:

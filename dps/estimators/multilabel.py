@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dps.losses import Loss
 from dps.losses.classification import MarginLoss, Multilabel
 
+if TYPE_CHECKING:
+    from dps.estimators.base import DistributedEstimator
+
 
 def labels_of_columns(
-    estimator: Any, loss: Loss, n_columns: int, classes: NDArray[Any] | None
-) -> tuple[NDArray[Any], Loss]:
+    estimator: DistributedEstimator, loss: Loss, n_columns: int, classes: np.ndarray | None
+) -> tuple[np.ndarray, Loss]:
     """The labels of a y of several columns, their numbers, and the loss of all."""
     check_columns_of_labels(estimator, classes, several=True)
     numbers = np.arange(n_columns)
@@ -35,7 +37,9 @@ def labels_of_columns(
     return numbers, Multilabel(loss)
 
 
-def check_columns_of_labels(estimator: Any, classes: NDArray[Any] | None, several: bool) -> None:
+def check_columns_of_labels(
+    estimator: DistributedEstimator, classes: np.ndarray | None, several: bool
+) -> None:
     """Raise where training goes on from labels of another kind."""
     before = getattr(estimator, "multilabel_", several)
     if classes is not None and hasattr(estimator, "_carry") and before != several:

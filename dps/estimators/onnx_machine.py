@@ -6,7 +6,7 @@ rows of the table, of which those around a number share a one.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,13 +17,16 @@ from dps.losses.classification import Softmax
 from dps.losses.regression import LogLinkLoss
 from dps.models.factorization import FactorizationMachine
 
+if TYPE_CHECKING:
+    from dps.estimators.base import DistributedEstimator
+
 #: Elements of a table that a file may have: 512 MiB of float32.
 _MOST_ELEMENTS = 1 << 27
 _ACTIVATIONS = {"relu": "Relu", "tanh": "Tanh", "logistic": "Sigmoid"}
 _OPSET, _IR = 18, 9
 
 
-def onnx_machine(estimator: Any) -> Any:
+def onnx_machine(estimator: DistributedEstimator) -> Any:
     """The ``onnx.ModelProto`` of a fitted machine; see `_Machine.to_onnx`."""
     from onnx import TensorProto, compose, helper
 
@@ -77,7 +80,7 @@ class _Graph:
         self.constants: list[Any] = []
         self._dtype = dtype
 
-    def add(self, operation: str, *inputs: Any, output: str = "", **options: Any) -> str:
+    def add(self, operation: str, *inputs: Any, output: str = "", **options: object) -> str:
         """A node; arrays and numbers among its inputs become constants."""
         from onnx import helper
 
@@ -190,7 +193,7 @@ def _activated(graph: _Graph, activation: str, values: str) -> str:
     return values if activation == "identity" else graph.add(_ACTIVATIONS[activation], values)
 
 
-def _finished(graph: _Graph, estimator: Any, raw: str) -> list[Any]:
+def _finished(graph: _Graph, estimator: DistributedEstimator, raw: str) -> list[Any]:
     """What skl2onnx names so: label and probabilities, else scores; or variable."""
     from onnx import TensorProto, helper
 

@@ -46,7 +46,7 @@ class ModelLossOfLabels(ModelLoss):
     task: ClassVar[Task] = "classification"
     own: Finish | None = None
 
-    def probabilities(self, raw: Any) -> Any:
+    def probabilities(self, raw: np.ndarray) -> Any:
         """The model's own; else those of outputs that are logits, see `probabilities`."""
         return probabilities(raw) if self.own is None else self.own(raw)
 
@@ -58,7 +58,7 @@ class ModelLossOfNumbers(ModelLoss):
     task: ClassVar[Task] = "regression"
     own: Finish | None = None
 
-    def mean(self, raw: Any) -> Any:
+    def mean(self, raw: np.ndarray) -> Any:
         """The model's own; else its raw outputs."""
         return super().mean(raw) if self.own is None else self.own(raw)
 
@@ -91,7 +91,7 @@ class Shape:
         if self.dtype not in (np.float32, np.float64):
             raise ValueError(f"the dtype is {self.dtype}")
 
-    def made(self, make: Any, options: Mapping[str, Any]) -> Any:
+    def made(self, make: Any, options: Mapping[str, object]) -> Any:
         """What a user's class or function makes for such data."""
         wanted = self.n_features if self.columns is None else self.columns.sizes
         return make(wanted, self.n_outputs, **options)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,11 +27,14 @@ from dps.losses import (
     SquaredHinge,
 )
 
+if TYPE_CHECKING:
+    from dps.estimators.base import DistributedEstimator
+
 #: Makes an estimator that is not fitted.
 _Make = Callable[[Any, dict[str, Any]], Any]
 
 
-def plain_linear(estimator: Any) -> Any:
+def plain_linear(estimator: DistributedEstimator) -> Any:
     """The scikit-learn estimator of a linear one; see `_Linear.to_sklearn`."""
     loss: Loss = estimator._loss()
     make = _MAKERS.get(type(loss))
@@ -67,7 +70,7 @@ def plain_linear(estimator: Any) -> Any:
     return behind_encoder(estimator, model)
 
 
-def _of_each_label(estimator: Any, model: Any) -> Any:
+def _of_each_label(estimator: DistributedEstimator, model: Any) -> Any:
     """A model of two classes for each label."""
     from sklearn.base import clone
     from sklearn.multiclass import OneVsRestClassifier
@@ -88,7 +91,9 @@ def _of_each_label(estimator: Any, model: Any) -> Any:
     )  # fmt: skip
 
 
-def filled(model: Any, estimator: Any, *, named: bool = True, **attributes: Any) -> Any:
+def filled(
+    model: Any, estimator: DistributedEstimator, *, named: bool = True, **attributes: Any
+) -> Any:
     """A scikit-learn estimator with fitted attributes, of the columns that a model sees."""
     encoder, names = estimator.encoder_, getattr(estimator, "feature_names_in_", None)
     n_features = estimator.n_features_in_ if encoder is None else encoder.n_features_out_
@@ -100,7 +105,7 @@ def filled(model: Any, estimator: Any, *, named: bool = True, **attributes: Any)
     return model
 
 
-def behind_encoder(estimator: Any, *steps: Any) -> Any:
+def behind_encoder(estimator: DistributedEstimator, *steps: Any) -> Any:
     """The steps of a pipeline, behind the encoder if there is one; alone, if it is one.
 
     The encoder becomes one of scikit-learn's where that has the same.
@@ -114,7 +119,7 @@ def behind_encoder(estimator: Any, *steps: Any) -> Any:
     return make_pipeline(*steps)
 
 
-def _regressor(model: Any, estimator: Any, coef: Any, intercept: Any) -> Any:
+def _regressor(model: Any, estimator: DistributedEstimator, coef: Any, intercept: Any) -> Any:
     """A fitted regressor of one output."""
     attributes = {"coef_": coef.copy(), "intercept_": intercept[0], "n_iter_": estimator.n_iter_}
     if hasattr(model, "_get_loss"):  # of the generalised linear ones, for their link

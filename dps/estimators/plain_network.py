@@ -8,7 +8,7 @@ ramps, and their sums go into the weights of the layer behind.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,13 +19,16 @@ from dps.losses.names import LOSSES
 from dps.losses.regression import LogLinkLoss
 from dps.models.network import RANGE, Inputs, Network
 
+if TYPE_CHECKING:
+    from dps.estimators.base import DistributedEstimator
+
 #: Elements of the layer of ramps: 1 GiB.
 _MOST_ELEMENTS = 1 << 27
 
 _Floats = NDArray[np.float64]
 
 
-def plain_network(estimator: Any) -> Any:
+def plain_network(estimator: DistributedEstimator) -> Any:
     """The scikit-learn estimator of a network; see `_Perceptron.to_sklearn`."""
     network: Network = estimator._model.with_dtype(np.float64)
     coefs, intercepts = network.layers(np.asarray(estimator._params, np.float64))
@@ -55,7 +58,7 @@ def plain_network(estimator: Any) -> Any:
     return behind_encoder(estimator, *before, model)
 
 
-def _scalers(estimator: Any, inputs: Inputs) -> list[Any]:
+def _scalers(estimator: DistributedEstimator, inputs: Inputs) -> list[Any]:
     """Steps that put numbers in units of their spread, and cut them where nothing changes."""
     from sklearn.preprocessing import MinMaxScaler, StandardScaler
 
@@ -183,7 +186,11 @@ def _function(
 
 
 def _estimator(
-    estimator: Any, activation: str, coefs: list[Any], intercepts: list[Any], named: bool
+    estimator: DistributedEstimator,
+    activation: str,
+    coefs: list[Any],
+    intercepts: list[Any],
+    named: bool,
 ) -> Any:
     """scikit-learn's network of such layers."""
     from sklearn.neural_network import MLPClassifier, MLPRegressor

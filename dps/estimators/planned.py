@@ -124,7 +124,7 @@ def auto_epochs(rows: int, batch: int) -> int:
     return min(_MOST_EPOCHS, max(_FEWEST_EPOCHS, math.ceil(_STEPS * batch / max(rows, 1))))
 
 
-def rows_to_train_on(estimator: Any, survey: Survey) -> tuple[bool, int]:
+def rows_to_train_on(estimator: DistributedEstimator, survey: Survey) -> tuple[bool, int]:
     """Whether early stopping looks at rows that are held out, and how many others there are."""
     held_out, summary = estimator.early_stopping, survey.summary
     if held_out == "auto":
@@ -259,7 +259,7 @@ def optimizer_of(given: Any, slope: float = 1.0) -> Optimizer:
 
 
 def regularized(
-    estimator: Any, optimizer: Optimizer, decay: float, penalty: float
+    estimator: DistributedEstimator, optimizer: Optimizer, decay: float, penalty: float
 ) -> tuple[Optimizer, float]:
     """The optimizer, and the strength of the L2 penalty; both are ours where alpha is "auto".
 
@@ -281,7 +281,7 @@ def regularized(
     return optimizer, 0.0 if ours else l2
 
 
-def check_passes(estimator: Any, partial: bool) -> None:
+def check_passes(estimator: DistributedEstimator, partial: bool) -> None:
     """Raise where something was asked for that passes over all rows cannot honour.
 
     Raises

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 import scipy.sparse
@@ -24,8 +24,12 @@ from dps.data.partitions import check_columns, is_dask, is_list
 from dps.data.sealed import identity, sealed
 from dps.estimators.lookups import TablePredictor
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+
 #: From raw outputs (n, n_outputs) to what is predicted.
-Finish = Callable[[NDArray[np.floating]], NDArray[Any]]
+Finish = Callable[[NDArray[np.floating]], np.ndarray]
 
 
 class Raw(Protocol):
@@ -100,11 +104,11 @@ class LinearRaw:
 class Predictor(Protocol):
     """A function of a block of rows."""
 
-    def __call__(self, X: Any, place: str = "") -> NDArray[Any]:
+    def __call__(self, X: Any, place: str = "") -> np.ndarray:
         """Predict a block; `place` is where it lies, for errors."""
         ...
 
-    def example(self, like: Any) -> NDArray[Any]:
+    def example(self, like: Any) -> np.ndarray:
         """What is predicted of a row of zeros, in the dtype of a container."""
         ...
 
@@ -121,11 +125,11 @@ class RawPredictor:
     raw: Raw  # A trained model
     finish: Finish  # from raw outputs (n, n_outputs) to what is predicted
     # (n_features,) what the columns of a dataframe must be called.
-    names: NDArray[Any] | None = None
+    names: np.ndarray | None = None
     # (n_features,) of the training rows: they stand for numbers that are missing.
     means: NDArray[np.float64] | None = None
 
-    def __call__(self, X: Any, place: str = "") -> NDArray[Any]:
+    def __call__(self, X: Any, place: str = "") -> np.ndarray:
         """Predict a block: array, sparse matrix, or dataframe of numbers.
 
         Raises
@@ -192,7 +196,7 @@ class RawPredictor:
             raise ValueError(f"X{place} has {X.shape[1]} features, but {expected} are expected")
         return X
 
-    def example(self, like: Any) -> NDArray[Any]:
+    def example(self, like: Any) -> np.ndarray:
         """What is predicted of a row of zeros: it has the dtype of all predictions."""
         return self(np.zeros((1, self.raw.n_features), _dtype_of(like)))
 
@@ -204,7 +208,7 @@ class EncodedPredictor:
     encode: Any  # from a pandas dataframe, and where it lies, to CSR, of `dtype`
     predict: RawPredictor
 
-    def __call__(self, X: Any, place: str = "") -> NDArray[Any]:
+    def __call__(self, X: Any, place: str = "") -> np.ndarray:
         """Predict a dataframe."""
         return self.predict(self.encode(X, place))
 
@@ -221,7 +225,7 @@ class EncodedPredictor:
         """A dataframe as the model is given it."""
         return self.encode(X, place)
 
-    def example(self, like: Any) -> NDArray[Any]:
+    def example(self, like: Any) -> np.ndarray:
         """What is predicted of a row of zeros."""
         return self.predict.example(np.empty(0, self.encode.dtype))
 
@@ -305,16 +309,16 @@ def _refuse(defect: str | None, place: str) -> None:
         raise ValueError(defect.replace("{place}", place))
 
 
-def _predict_part(part: Any, predict: Predictor, number: int) -> NDArray[Any]:
+def _predict_part(part: Any, predict: Predictor, number: int) -> np.ndarray:
     return predict(part, f" in partition {number}")
 
 
-def _predict_block(block: Any, predict: Predictor, block_id: tuple[int, ...]) -> NDArray[Any]:
+def _predict_block(block: Any, predict: Predictor, block_id: tuple[int, ...]) -> np.ndarray:
     return _predict_part(block, predict, block_id[0])  # Dask gives it where it is asked for
 
 
 def _predict_numbered_frame(
-    columns: Sequence[Any] | None, frame: Any, predict: Predictor, number: int
+    columns: Sequence[Any] | None, frame: pd.DataFrame, predict: Predictor, number: int
 ) -> Any:
     return _predict_frame(frame, predict, columns)
 
@@ -326,7 +330,7 @@ def _place_of(index: Any) -> str:
     return f" in the partition with the index from {index[0]} to {index[-1]}"
 
 
-def _predict_frame(frame: Any, predict: Predictor, columns: Sequence[Any] | None) -> Any:
+def _predict_frame(frame: pd.DataFrame, predict: Predictor, columns: Sequence[Any] | None) -> Any:
     import pandas as pd
 
     values = predict(frame, _place_of(frame.index))

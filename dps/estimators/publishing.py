@@ -23,7 +23,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,13 +33,16 @@ from dps.parameter_server import ParameterServer
 from dps.training.history import EpochRecord
 from dps.training.job import Job, Trained
 
+if TYPE_CHECKING:
+    from dps.estimators.base import DistributedEstimator
+
 TRAINING, NOTE = "training_", "estimator"
 #: How much longer than a write took to do without another: whoever writes also watches the fit.
 _REST = 4.0
 
 
 @contextmanager
-def server_of(given: Any, client: Any) -> Iterator[ParameterServer | None]:
+def server_of(given: object, client: Any) -> Iterator[ParameterServer | None]:
     """The server that is meant by one, or by its name; or None.
 
     Raises
@@ -88,7 +91,7 @@ class Publisher:
     def __init__(
         self,
         server: ParameterServer,
-        estimator: Any,
+        estimator: DistributedEstimator,
         job: Job,
         restored: Callable[[Trained], tuple[Any, NDArray[np.floating]]],
         fitted: Callable[[Trained, Sequence[EpochRecord]], dict[str, Any]],
@@ -137,7 +140,7 @@ class Publisher:
         writing = self._thread is not None and self._thread.is_alive()
         if self._over or writing or time.monotonic() < self._next or (found := trained()) is None:
             return
-        made = copy.copy(self._estimator)
+        made: Any = copy.copy(self._estimator)
         vars(made).update(self._fitted(found, records))
         self._thread = threading.Thread(
             target=self._write_beside, args=(found, made), name="dps-publisher", daemon=True
@@ -152,7 +155,7 @@ class Publisher:
             self._write(trained, self._estimator, describe=True)
         self._warn()
 
-    def _write_beside(self, trained: Trained, estimator: Any) -> None:
+    def _write_beside(self, trained: Trained, estimator: DistributedEstimator) -> None:
         began = time.monotonic()
         try:
             self._write(trained, estimator, describe=not self._described)
@@ -162,7 +165,7 @@ class Publisher:
         now = time.monotonic()
         self._next = now + _REST * (now - began)
 
-    def _write(self, trained: Trained, estimator: Any, describe: bool) -> None:
+    def _write(self, trained: Trained, estimator: DistributedEstimator, describe: bool) -> None:
         """Write a snapshot, and where wanted a note of what the estimator is."""
         from dps.estimators.saving import packed
 

@@ -63,7 +63,7 @@ def estimator(model: type | None = None, **pieces: str) -> Callable[[_Class], _C
     return made
 
 
-def find(name: Any) -> Any:
+def find(name: object) -> Any:
     """The estimator of that name; a module of dps that has it is imported.
 
     Raises

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from hashlib import sha256
 from textwrap import shorten
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sklearn.utils import check_random_state
@@ -29,6 +29,10 @@ from dps.training.job import Job
 from dps.training.position import Position
 from dps.training.saved import KINDS, kinds_by_name
 from dps.training.state import TrainState
+
+if TYPE_CHECKING:
+    from dps.estimators.base import DistributedEstimator
+    from dps.models import Model
 
 #: Where it runs, what it says, and when it ends: may be another when it goes on.
 _FREE = {
@@ -63,7 +67,7 @@ class Resumption:
     """
 
     def __init__(
-        self, estimator: Any, resume: bool, start: TrainState | None, partial: bool
+        self, estimator: DistributedEstimator, resume: bool, start: TrainState | None, partial: bool
     ) -> None:
         self._where: Checkpoint | None = estimator.checkpoint
         self._found: Found | None = None
@@ -223,14 +227,14 @@ def _seed(random_state: Any) -> int:
     return int(check_random_state(random_state).randint(2**31 - 1))
 
 
-def _parameters(estimator: Any) -> dict[str, Fact]:
+def _parameters(estimator: DistributedEstimator) -> dict[str, Fact]:
     """What training depends on, of the parameters."""
     kinds = [*KINDS, *kinds_by_name()]
     given = estimator.get_params(deep=False)
     return {name: _fact(value, kinds) for name, value in given.items() if name not in _FREE}
 
 
-def _data(model: Any, survey: Survey) -> dict[str, Fact]:
+def _data(model: Model, survey: Survey) -> dict[str, Fact]:
     """What training depends on, of the data and of what was made of it."""
     from dps.preprocessing.saved import encoder_kinds
 
@@ -253,7 +257,7 @@ def _data(model: Any, survey: Survey) -> dict[str, Fact]:
     return described
 
 
-def _fact(value: Any, kinds: Iterable[Kind]) -> Fact:
+def _fact(value: object, kinds: Iterable[Kind]) -> Fact:
     """What a value is; of code its name, since nothing more can be said of it."""
     writer = RecordWriter(kinds)
     try:
@@ -286,12 +290,12 @@ def _differences(then: Any, now: dict[str, Fact]) -> list[str]:
     ]
 
 
-def _kind_of(model: Any) -> Kind | None:
+def _kind_of(model: Model) -> Kind | None:
     """How a model of dps is written; None of one's own."""
     return next((kind for kind in KINDS if kind.type is type(model)), None)
 
 
-def _learned(model: Any) -> dict[str, Any] | None:
+def _learned(model: Model) -> dict[str, Any] | None:
     """A model but for its loss, which may be code and is given again."""
     kind = _kind_of(model)
     if kind is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import is_dataclass
 from textwrap import shorten
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dps.data.directories import read_directory, write_directory
 from dps.data.packed import pack, unpack
@@ -21,18 +21,22 @@ from dps.estimators.saved_models import own_kinds
 from dps.preprocessing.saved import encoder_kinds
 from dps.training.saved import KINDS, kinds_by_name
 
+if TYPE_CHECKING:
+    from dps._typing import PathLike
+    from dps.estimators.base import DistributedEstimator
+
 #: What not every fit leaves.
 _OPTIONAL = {"feature_names_in_", "alpha_", "alpha_path_", "standardize_", "_means"}
 #: Says in a record why there is none.
 _UNSAVED = "unsaved"
 
 
-def save(estimator: Any, path: Any) -> None:
+def save(estimator: DistributedEstimator, path: PathLike) -> None:
     """Write an estimator; see `DistributedEstimator.save`."""
     write_directory(path, *_recorded(estimator))
 
 
-def packed(estimator: Any) -> bytes:
+def packed(estimator: DistributedEstimator) -> bytes:
     """What would be written of an estimator; where that cannot be, why."""
     try:
         return pack(*_recorded(estimator))
@@ -40,7 +44,7 @@ def packed(estimator: Any) -> bytes:
         return pack({_UNSAVED: str(error)}, {})
 
 
-def unpacked(data: bytes, what: str, given: Mapping[str, Any]) -> Any:
+def unpacked(data: bytes, what: str, given: Mapping[str, object]) -> Any:
     """The estimator of which that was written; see `load`.
 
     Raises
@@ -56,7 +60,7 @@ def unpacked(data: bytes, what: str, given: Mapping[str, Any]) -> Any:
     return _loaded(content, arrays, given, what)
 
 
-def _recorded(estimator: Any) -> tuple[Any, dict[str, Any]]:
+def _recorded(estimator: DistributedEstimator) -> tuple[Any, dict[str, Any]]:
     """An estimator as what JSON takes, and arrays."""
     cls = type(estimator)
     if ESTIMATORS.get(cls.__name__) is not cls:
@@ -95,7 +99,7 @@ def _recorded(estimator: Any) -> tuple[Any, dict[str, Any]]:
     return content, writer.arrays
 
 
-def load(path: Any, **given: Any) -> Any:
+def load(path: PathLike, **given: object) -> Any:
     """Read an estimator that was saved.
 
     Nothing in the files is run: what they hold is numbers and texts, which are checked. A model or
@@ -138,7 +142,9 @@ def load(path: Any, **given: Any) -> Any:
     return _loaded(*read_directory(path), given, path)
 
 
-def _loaded(content: Any, arrays: Mapping[str, Any], given: Mapping[str, Any], path: Any) -> Any:
+def _loaded(
+    content: object, arrays: Mapping[str, object], given: Mapping[str, object], path: PathLike
+) -> Any:
     """The estimator of a record, or an error that says what is wrong with it."""
     wanted = content.get("given", {}) if isinstance(content, dict) else {}
     if isinstance(wanted, dict) and set(wanted) != set(given):
@@ -160,7 +166,7 @@ def _loaded(content: Any, arrays: Mapping[str, Any], given: Mapping[str, Any], p
         ) from error
 
 
-def _kinds(estimator: Any) -> list[Kind]:
+def _kinds(estimator: DistributedEstimator) -> list[Kind]:
     """All kinds of values in a file of such an estimator."""
     kinds, model = [*KINDS, *kinds_by_name(), *encoder_kinds()], estimator._model_type
     if estimator._is_own:
@@ -170,13 +176,13 @@ def _kinds(estimator: Any) -> list[Kind]:
     return kinds
 
 
-def _parameters(estimator: Any) -> dict[str, Any]:
+def _parameters(estimator: DistributedEstimator) -> dict[str, Any]:
     """Parameters but the client and the server, which are connections."""
     given = estimator.get_params(deep=False)
     return {name: value for name, value in given.items() if name not in ("client", "server")}
 
 
-def _estimator(content: Any, arrays: Mapping[str, Any], code: Mapping[str, Any]) -> Any:
+def _estimator(content: object, arrays: Mapping[str, Any], code: Mapping[str, Any]) -> Any:
     fields = {"class", "parameters", "fitted"}
     if not isinstance(content, dict) or set(content) - {"given"} != fields:
         raise ValueError(f"it has no {sorted(fields)} of an estimator")
@@ -212,7 +218,7 @@ def _estimator(content: Any, arrays: Mapping[str, Any], code: Mapping[str, Any])
     return estimator
 
 
-def _dict(given: Any, what: str, known: set[str]) -> dict[str, Any]:
+def _dict(given: object, what: str, known: set[str]) -> dict[str, Any]:
     if not isinstance(given, dict) or not set(given) <= known:
         unknown = sorted(set(given) - known) if isinstance(given, dict) else given
         raise ValueError(f"among its {what} is {unknown!r}, which this dps does not know")

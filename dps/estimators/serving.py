@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import threading
 import time
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from sklearn.exceptions import NotFittedError
@@ -18,6 +18,9 @@ from dps.estimators.publishing import NOTE, row_of
 from dps.estimators.saving import unpacked
 from dps.parameter_server import ParameterServer
 from dps.training.state import TrainState
+
+if TYPE_CHECKING:
+    from dps._typing import ClientLike, MatrixLike, VectorLike
 
 #: Seconds for which a snapshot may be written, and between looks at it.
 _PATIENCE, _PAUSE = 10.0, 0.002
@@ -53,7 +56,9 @@ class ServedModel:
     True
     """
 
-    def __init__(self, server: ParameterServer | str, *, client: Any = None, **given: Any) -> None:
+    def __init__(
+        self, server: ParameterServer | str, *, client: ClientLike | None = None, **given: object
+    ) -> None:
         self._name = server if isinstance(server, str) else None
         self._client = client
         self.server: ParameterServer = (
@@ -94,19 +99,19 @@ class ServedModel:
             )
         return copy.copy(self._model)  # which may be trained on
 
-    def predict(self, X: Any) -> Any:
+    def predict(self, X: MatrixLike) -> Any:
         """As the estimator's; of Dask collections lazy, by the model of now."""
         return self.model.predict(X)
 
-    def predict_proba(self, X: Any) -> Any:
+    def predict_proba(self, X: MatrixLike) -> Any:
         """As the estimator's; see `predict`."""
         return self.model.predict_proba(X)
 
-    def decision_function(self, X: Any) -> Any:
+    def decision_function(self, X: MatrixLike) -> Any:
         """As the estimator's; see `predict`."""
         return self.model.decision_function(X)
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+    def score(self, X: MatrixLike, y: VectorLike, sample_weight: VectorLike | None = None) -> float:
         """As the estimator's, of the model of now."""
         return self.model.score(X, y, sample_weight)
 

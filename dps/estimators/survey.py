@@ -6,7 +6,7 @@ It knows no kind of model: what is particular to one an estimator says, see `Dis
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,13 +29,16 @@ from dps.training.position import Beginning, Position
 from dps.training.state import TrainState, starting_state
 from dps.training.stopping import StoppingRule
 
+if TYPE_CHECKING:
+    from dps.estimators.base import DistributedEstimator
+
 
 @dataclass(eq=False)
 class Survey:
     """One fit as `_plan` of an estimator sees it: what was asked for, and what the data is."""
 
     fit: str  # its id
-    estimator: Any
+    estimator: DistributedEstimator
     loss: Loss  # as the user gave it; `targets` has the one that is trained
     mode: Mode
     start: TrainState | None  # where training goes on from
@@ -141,7 +144,7 @@ class Survey:
             state, _ = starting_state(start, optimizer, model)
         if stopping is None:
             stopping = StoppingRule(
-                self.max_iter, self.tol, estimator.n_iter_no_change, estimator._stops_early,
+                self.max_iter, self.tol, int(estimator.n_iter_no_change), estimator._stops_early,
                 finishes=finish is not None,
             )  # fmt: skip
         if stopping.tol:

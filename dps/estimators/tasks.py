@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,9 @@ from dps.losses import Loss
 from dps.losses.classification import MarginLoss, Multilabel
 from dps.losses.names import get_loss
 
+if TYPE_CHECKING:
+    from dps._typing import ClassificationLoss, MatrixLike, RegressionLoss, VectorLike
+
 
 def _first_of(mean: Any, raw: NDArray[np.floating]) -> NDArray[np.floating]:
     return mean(raw)[:, 0]
@@ -43,17 +47,17 @@ def _logarithms(of: Any, raw: NDArray[np.floating]) -> NDArray[np.floating]:
     return np.log(of(raw))
 
 
-def _indicators(raw: NDArray[np.floating]) -> NDArray[Any]:
+def _indicators(raw: NDArray[np.floating]) -> np.ndarray:
     return (raw > 0).astype(np.int64)
 
 
 class _Labels:
     """From raw outputs to labels."""
 
-    def __init__(self, classes: NDArray[Any]) -> None:
+    def __init__(self, classes: np.ndarray) -> None:
         self.classes = classes
 
-    def __call__(self, raw: NDArray[np.floating]) -> NDArray[Any]:
+    def __call__(self, raw: NDArray[np.floating]) -> np.ndarray:
         codes = (raw[:, 0] > 0).astype(np.intp) if raw.shape[1] == 1 else raw.argmax(axis=1)
         return self.classes[codes]
 
@@ -72,12 +76,18 @@ def _has_probabilities(estimator: AnyClassifier) -> bool:
 class AnyClassifier(ClassifierMixin, DistributedEstimator):
     """An estimator of labels, whatever its loss."""
 
-    class_weight: Any = None
+    class_weight: Mapping[Any, float] | Literal["balanced"] | None = None
 
     _classification: ClassVar[bool] = True
     _parameter_constraints: ClassVar[dict[str, Any]] = {"class_weight": [dict, str, None]}
 
-    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
+    def partial_fit(
+        self,
+        X: MatrixLike,
+        y: VectorLike,
+        classes: Any = None,
+        sample_weight: VectorLike | None = None,
+    ) -> Self:
         """Train one epoch, carrying on with parameters and optimizer state.
 
         By stochastic steps, also after a `fit` by L-BFGS. How features are scaled follows from the
@@ -112,14 +122,14 @@ class AnyClassifier(ClassifierMixin, DistributedEstimator):
         start = None if first else self._carry
         return self._run(X, y, sample_weight, start=start, partial=True, classes=known, reset=first)
 
-    def decision_function(self, X: Any) -> Any:
+    def decision_function(self, X: MatrixLike) -> Any:
         """Raw outputs: (n,) for two classes, else (n, n_classes). Lazy for Dask input."""
         check_is_fitted(self)
         if len(self.classes_) > 2 or self.multilabel_:
             return self._apply(X, _as_is, self.classes_)
         return self._apply(X, _margin)
 
-    def predict(self, X: Any, **unknown: Any) -> Any:
+    def predict(self, X: MatrixLike, **unknown: object) -> Any:
         """Labels, (n,), or of a y of several columns 0 and 1 for each. Lazy for Dask input."""
         refuse_unknown(f"{type(self).__name__}.predict()", unknown, ["X"])
         check_is_fitted(self)
@@ -128,13 +138,13 @@ class AnyClassifier(ClassifierMixin, DistributedEstimator):
         return self._apply(X, _Labels(self.classes_))
 
     @available_if(_has_probabilities)
-    def predict_proba(self, X: Any) -> Any:
+    def predict_proba(self, X: MatrixLike) -> Any:
         """Probabilities of the classes, (n, n_classes). Lazy for Dask input."""
         check_is_fitted(self)
         return self._apply(X, self._probabilities(), self.classes_)
 
     @available_if(_has_probabilities)
-    def predict_log_proba(self, X: Any) -> Any:
+    def predict_log_proba(self, X: MatrixLike) -> Any:
         """Logarithms of the probabilities. Lazy for Dask input."""
         check_is_fitted(self)
         return self._apply(X, partial(_logarithms, self._probabilities()), self.classes_)
@@ -143,7 +153,7 @@ class AnyClassifier(ClassifierMixin, DistributedEstimator):
         """From raw outputs to probabilities of the classes."""
         return self._fitted_loss().probabilities
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+    def score(self, X: MatrixLike, y: VectorLike, sample_weight: VectorLike | None = None) -> float:
         """Share of rows whose labels are all predicted; computed where the data lies."""
         return self._scored("accuracy_score", X, y, sample_weight)
 
@@ -154,9 +164,7 @@ class AnyClassifier(ClassifierMixin, DistributedEstimator):
             return Multilabel(loss)
         return loss.for_classes(len(self.classes_))
 
-    def _class_factors(
-        self, summary: DataSummary, classes: NDArray[Any]
-    ) -> tuple[float, ...] | None:
+    def _class_factors(self, summary: DataSummary, classes: np.ndarray) -> tuple[float, ...] | None:
         """The factor of each class."""
         weights = np.zeros(len(classes))
         weights[np.searchsorted(classes, summary.classes)] = summary.class_weights
@@ -167,7 +175,7 @@ class AnyClassifier(ClassifierMixin, DistributedEstimator):
 class Classifier(AnyClassifier):
     """An estimator of labels by one of dps's losses."""
 
-    loss: Any = field(default="log_loss", kw_only=False)
+    loss: ClassificationLoss = field(default="log_loss", kw_only=False)
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {"loss": [str, Loss]}
 
@@ -186,7 +194,9 @@ class AnyRegressor(RegressorMixin, DistributedEstimator):
 
     _classification: ClassVar[bool] = False
 
-    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def partial_fit(
+        self, X: MatrixLike, y: VectorLike, sample_weight: VectorLike | None = None
+    ) -> Self:
         """Train one epoch, carrying on with parameters and optimizer state.
 
         By stochastic steps, also after a `fit` by L-BFGS. How features are scaled follows from the
@@ -203,7 +213,7 @@ class AnyRegressor(RegressorMixin, DistributedEstimator):
         start = None if first else self._carry
         return self._run(X, y, sample_weight, start=start, partial=True, reset=first)
 
-    def predict(self, X: Any, **unknown: Any) -> Any:
+    def predict(self, X: MatrixLike, **unknown: object) -> Any:
         """Predicted values, (n,), or (n, n_outputs) if y had several columns.
 
         Lazy for Dask input.
@@ -224,7 +234,7 @@ class AnyRegressor(RegressorMixin, DistributedEstimator):
         n_outputs: int = getattr(self._model, "n_outputs", 1)
         return None if n_outputs == 1 else n_outputs
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+    def score(self, X: MatrixLike, y: VectorLike, sample_weight: VectorLike | None = None) -> float:
         """Coefficient of determination, of several outputs their mean.
 
         Computed where the data lies.
@@ -241,7 +251,7 @@ class AnyRegressor(RegressorMixin, DistributedEstimator):
 class Regressor(AnyRegressor):
     """An estimator of numbers by one of dps's losses."""
 
-    loss: Any = field(default="squared_error", kw_only=False)
+    loss: RegressionLoss = field(default="squared_error", kw_only=False)
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {"loss": [str, Loss]}
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse
@@ -28,6 +28,9 @@ from dps.data.targets import TargetEncoding
 from dps.estimators.encoding import Encoding, framed, select
 from dps.estimators.inputs import partitions_for
 from dps.losses import Loss
+
+if TYPE_CHECKING:
+    from dps.estimators.base import DistributedEstimator
 
 #: Rows of local validation data beside a Dask collection that are worth a partition.
 _FEWEST = 4096
@@ -62,7 +65,7 @@ class ValidationData:
 
     def partitions(
         self,
-        estimator: Any,
+        estimator: DistributedEstimator,
         beside: Any,
         encoding: Encoding | None,
         n_partitions: int,
@@ -91,7 +94,7 @@ class ValidationData:
             ) from error
 
     def _partitions(
-        self, estimator: Any, beside: Any, encoding: Encoding | None, n: int
+        self, estimator: DistributedEstimator, beside: Any, encoding: Encoding | None, n: int
     ) -> list[Partition]:
         X = self.X
         if encoding is not None:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 #: Raises where predictions and targets of a partition are not what a metric is of; and its place.
-Check = Callable[[NDArray[Any], NDArray[Any], str], None]
+Check = Callable[[np.ndarray, np.ndarray, str], None]
 
 
-def of_labels(predicted: NDArray[Any], y: NDArray[Any], place: str) -> None:
+def of_labels(predicted: np.ndarray, y: np.ndarray, place: str) -> None:
     """Raise unless both are labels of one type.
 
     Raises
@@ -26,7 +24,7 @@ def of_labels(predicted: NDArray[Any], y: NDArray[Any], place: str) -> None:
         )
 
 
-def of_scores(predicted: NDArray[Any], y: NDArray[Any], place: str) -> None:
+def of_scores(predicted: np.ndarray, y: np.ndarray, place: str) -> None:
     """Raise unless y are labels, and predictions are numbers, not NaN.
 
     Raises
@@ -37,7 +35,7 @@ def of_scores(predicted: NDArray[Any], y: NDArray[Any], place: str) -> None:
     check_numbers(predicted, "y_pred", place, infinite=True)
 
 
-def of_numbers(predicted: NDArray[Any], y: NDArray[Any], place: str) -> None:
+def of_numbers(predicted: np.ndarray, y: np.ndarray, place: str) -> None:
     """Raise unless both are finite numbers.
 
     Raises
@@ -48,7 +46,7 @@ def of_numbers(predicted: NDArray[Any], y: NDArray[Any], place: str) -> None:
     check_numbers(predicted, "y_pred", place)
 
 
-def of_counts(predicted: NDArray[Any], y: NDArray[Any], place: str) -> None:
+def of_counts(predicted: np.ndarray, y: np.ndarray, place: str) -> None:
     """Raise unless no y is negative, and predictions are positive.
 
     Raises
@@ -61,7 +59,7 @@ def of_counts(predicted: NDArray[Any], y: NDArray[Any], place: str) -> None:
             raise ValueError(f"{name}{place} has a {values[low][0]}, which the deviance excludes")
 
 
-def of_positive(predicted: NDArray[Any], y: NDArray[Any], place: str) -> None:
+def of_positive(predicted: np.ndarray, y: np.ndarray, place: str) -> None:
     """Raise unless y and predictions are positive.
 
     Raises
@@ -73,7 +71,7 @@ def of_positive(predicted: NDArray[Any], y: NDArray[Any], place: str) -> None:
         raise ValueError(f"y_true{place} has a 0, which the gamma deviance excludes")
 
 
-def check_numbers(values: NDArray[Any], name: str, place: str, infinite: bool = False) -> None:
+def check_numbers(values: np.ndarray, name: str, place: str, infinite: bool = False) -> None:
     """Raise unless values are finite numbers.
 
     Parameters
@@ -103,7 +101,7 @@ def check_numbers(values: NDArray[Any], name: str, place: str, infinite: bool = 
         raise ValueError(f"Input {name} contains {what}:{place}, in row {row}")
 
 
-def _kind_of(labels: NDArray[Any], name: str, place: str) -> str:
+def _kind_of(labels: np.ndarray, name: str, place: str) -> str:
     """What labels are: "string", "number" or the name of another type."""
     kind = labels.dtype.kind
     if kind in "US":

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +13,11 @@ from dps.metrics.checks import of_labels, of_scores
 from dps.metrics.sums import Metric, of_partitions, same_shape
 from dps.scores.formulas import equal, negative_logs
 
+if TYPE_CHECKING:
+    from dps._typing import ClientLike, Label, VectorLike
 
-def _in_columns(y: Any, chances: Any, options: dict[str, Any]) -> tuple[Any, Any, Any]:
+
+def _in_columns(y: Any, chances: VectorLike, options: dict[str, object]) -> tuple[Any, Any, Any]:
     """Probabilities of the second of two labels as those of both: scikit-learn takes names so."""
     chances = np.asarray(chances)
     named = options.get("pos_label") is not None
@@ -29,12 +32,12 @@ def _in_columns(y: Any, chances: Any, options: dict[str, Any]) -> tuple[Any, Any
 
 @Metric()
 def accuracy_score(
-    y_true: Any,
-    y_pred: Any,
+    y_true: VectorLike,
+    y_pred: VectorLike,
     *,
     normalize: bool = True,
-    sample_weight: Any = None,
-    client: Any = None,
+    sample_weight: VectorLike | None = None,
+    client: ClientLike | None = None,
 ) -> float:
     """Weighted share of rows whose label is predicted, or all of them where y has several columns.
 
@@ -71,20 +74,20 @@ def accuracy_score(
     return float(np.divide(hits, total) if normalize else hits)
 
 
-def _hits(predicted: Any, y: Any, weights: NDArray[Any]) -> tuple[float, float]:
+def _hits(predicted: np.ndarray, y: np.ndarray, weights: np.ndarray) -> tuple[float, float]:
     same_shape(predicted, y)
     return float(weights[equal(y, predicted)].sum()), float(weights.sum())
 
 
 @Metric()
 def log_loss(
-    y_true: Any,
-    y_proba: Any,
+    y_true: VectorLike,
+    y_proba: VectorLike,
     *,
     normalize: bool = True,
-    sample_weight: Any = None,
-    labels: Any = None,
-    client: Any = None,
+    sample_weight: VectorLike | None = None,
+    labels: VectorLike | None = None,
+    client: ClientLike | None = None,
 ) -> float:
     """Weighted mean of the negative logarithm of the probability of the true label.
 
@@ -128,14 +131,14 @@ def log_loss(
 
 @Metric(_in_columns)
 def brier_score_loss(
-    y_true: Any,
-    y_proba: Any,
+    y_true: VectorLike,
+    y_proba: VectorLike,
     *,
-    sample_weight: Any = None,
-    pos_label: Any = None,
-    labels: Any = None,
+    sample_weight: VectorLike | None = None,
+    pos_label: Label = None,
+    labels: VectorLike | None = None,
     scale_by_half: bool | str = "auto",
-    client: Any = None,
+    client: ClientLike | None = None,
 ) -> float:
     """Weighted mean of the squared distance between probabilities and what is true.
 
@@ -178,26 +181,32 @@ def brier_score_loss(
     return float(found / 2 if halved else found)
 
 
-def totals_of_logs(y: Any, chances: Any, weight: Any, client: Any) -> list[Totals]:
+def totals_of_logs(
+    y: VectorLike, chances: VectorLike, weight: VectorLike | None, client: ClientLike | None
+) -> list[Totals]:
     """What `log_loss` is made of, of each partition."""
     looked = of_partitions(_logs, of_scores, y, chances, weight, client)
     _warn_unless_ones(looked)
     return looked
 
 
-def totals_of_chances(y: Any, chances: Any, weight: Any, client: Any) -> list[Totals]:
+def totals_of_chances(
+    y: VectorLike, chances: VectorLike, weight: VectorLike | None, client: ClientLike | None
+) -> list[Totals]:
     """What `brier_score_loss` is made of, of each partition."""
     looked = of_partitions(_chances, of_scores, y, chances, weight, client)
     _warn_unless_ones(looked)
     return looked
 
 
-def log_loss_of(looked: Sequence[Totals], labels: Any) -> float:
+def log_loss_of(looked: Sequence[Totals], labels: VectorLike | None) -> float:
     """The sum of log losses."""
     return _by_label(looked, labels)[0]
 
 
-def brier_of(looked: Sequence[Totals], pos_label: Any, labels: Any) -> tuple[float, int]:
+def brier_of(
+    looked: Sequence[Totals], pos_label: Label, labels: VectorLike | None
+) -> tuple[float, int]:
     """The sum of squared distances, and the number of classes."""
     vector = looked[0].vector
     if vector and pos_label is not None:
@@ -228,7 +237,7 @@ class Totals(NamedTuple):
     """
 
     rows: int
-    classes: NDArray[Any]
+    classes: np.ndarray
     of_class: NDArray[np.float64]
     at_label: NDArray[np.float64]
     of_all: NDArray[np.float64]
@@ -246,7 +255,7 @@ def _warn_unless_ones(looked: Sequence[Totals]) -> None:
         )
 
 
-def _of_second(looked: Sequence[Totals], label: Any) -> list[Totals]:
+def _of_second(looked: Sequence[Totals], label: object) -> list[Totals]:
     """Whether each row has a label, in place of labels."""
     found = np.unique(np.concatenate([part.classes for part in looked]))
     if len(found) > 2 or (len(found) == 2 and label not in found):
@@ -297,19 +306,19 @@ def _by_label(
     return own, np.sum([part.of_all for part in looked], axis=0)
 
 
-def _logs(predicted: Any, y: Any, weights: NDArray[Any]) -> Totals:
+def _logs(predicted: np.ndarray, y: np.ndarray, weights: np.ndarray) -> Totals:
     """Minus the logarithms of probabilities."""
     return _summed(predicted, negative_logs, y, weights)
 
 
-def _chances(predicted: Any, y: Any, weights: NDArray[Any]) -> Totals:
+def _chances(predicted: np.ndarray, y: np.ndarray, weights: np.ndarray) -> Totals:
     """Probabilities; by class, their squares."""
     return _summed(predicted, np.asarray, y, weights)
 
 
-def _two_columns(predicted: Any) -> NDArray[Any]:
+def _two_columns(predicted: Any) -> np.ndarray:
     """Probabilities, (n, n_classes), also of those of the second class alone."""
-    chances: NDArray[Any]
+    chances: np.ndarray
     chances = predicted if predicted.dtype.kind == "f" else predicted.astype(np.float64)
     if chances.ndim == 1:
         chances = np.stack([1 - chances, chances], axis=1)
@@ -318,7 +327,12 @@ def _two_columns(predicted: Any) -> NDArray[Any]:
     return chances
 
 
-def _summed(predicted: Any, function: Any, y: Any, weights: NDArray[Any]) -> Totals:
+def _summed(
+    predicted: np.ndarray,
+    function: Callable[[np.ndarray], np.ndarray],
+    y: np.ndarray,
+    weights: np.ndarray,
+) -> Totals:
     """Sums of what a function makes of probabilities."""
     chances = _two_columns(predicted)
     tolerance = float(np.finfo(chances.dtype).eps) ** 0.5

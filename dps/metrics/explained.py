@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +21,18 @@ from dps.metrics.classification import brier_of, log_loss_of, totals_of_chances,
 from dps.metrics.regression import of_outputs
 from dps.metrics.sums import Metric, merged, of_partitions, same_shape
 
+if TYPE_CHECKING:
+    from dps._typing import ClientLike, Label, Multioutput, VectorLike
+
 
 @Metric()
 def d2_tweedie_score(
-    y_true: Any, y_pred: Any, *, sample_weight: Any = None, power: float = 0, client: Any = None
+    y_true: VectorLike,
+    y_pred: VectorLike,
+    *,
+    sample_weight: VectorLike | None = None,
+    power: float = 0,
+    client: ClientLike | None = None,
 ) -> float:
     """Share of the Tweedie deviance that predictions explain; of power 0 that is R^2.
 
@@ -73,13 +81,13 @@ def d2_tweedie_score(
 
 @Metric()
 def d2_pinball_score(
-    y_true: Any,
-    y_pred: Any,
+    y_true: VectorLike,
+    y_pred: VectorLike,
     *,
-    sample_weight: Any = None,
+    sample_weight: VectorLike | None = None,
     alpha: float = 0.5,
-    multioutput: Any = "uniform_average",
-    client: Any = None,
+    multioutput: Multioutput = "uniform_average",
+    client: ClientLike | None = None,
 ) -> Any:
     """Share of the loss of a quantile that predictions explain.
 
@@ -114,12 +122,12 @@ default="uniform_average"
 
 @Metric()
 def d2_absolute_error_score(
-    y_true: Any,
-    y_pred: Any,
+    y_true: VectorLike,
+    y_pred: VectorLike,
     *,
-    sample_weight: Any = None,
-    multioutput: Any = "uniform_average",
-    client: Any = None,
+    sample_weight: VectorLike | None = None,
+    multioutput: Multioutput = "uniform_average",
+    client: ClientLike | None = None,
 ) -> Any:
     """Share of the absolute error that predictions explain, of that of the median.
 
@@ -135,7 +143,12 @@ def d2_absolute_error_score(
 
 @Metric()
 def d2_log_loss_score(
-    y_true: Any, y_proba: Any, *, sample_weight: Any = None, labels: Any = None, client: Any = None
+    y_true: VectorLike,
+    y_proba: VectorLike,
+    *,
+    sample_weight: VectorLike | None = None,
+    labels: VectorLike | None = None,
+    client: ClientLike | None = None,
 ) -> float:
     """Share of the log loss that predictions explain, of that of the shares of the classes.
 
@@ -154,13 +167,13 @@ def d2_log_loss_score(
 
 @Metric()
 def d2_brier_score(
-    y_true: Any,
-    y_proba: Any,
+    y_true: VectorLike,
+    y_proba: VectorLike,
     *,
-    sample_weight: Any = None,
-    pos_label: Any = None,
-    labels: Any = None,
-    client: Any = None,
+    sample_weight: VectorLike | None = None,
+    pos_label: Label = None,
+    labels: VectorLike | None = None,
+    client: ClientLike | None = None,
 ) -> float:
     """Share of the Brier score that predictions explain, of that of the shares of the classes.
 
@@ -212,14 +225,16 @@ class _Deviances(NamedTuple):
     of_mean: float
 
 
-def _deviance(y: Any, predicted: Any, power: float, weights: Any = None) -> float:
+def _deviance(y: VectorLike, predicted: VectorLike, power: float, weights: Any = None) -> float:
     from sklearn.metrics import mean_tweedie_deviance
 
     y, predicted = np.atleast_1d(y), np.atleast_1d(predicted)
     return float(mean_tweedie_deviance(y, predicted, sample_weight=weights, power=power))
 
 
-def _deviances(power: float, predicted: Any, y: Any, weights: NDArray[Any]) -> _Deviances:
+def _deviances(
+    power: float, predicted: np.ndarray, y: np.ndarray, weights: np.ndarray
+) -> _Deviances:
     same_shape(predicted, y)
     total = float(weights.sum())
     given = weights if total else None  # rows without weight have no mean, but may be wrong
@@ -266,7 +281,7 @@ class _Errors(NamedTuple):
     values: list[_Values]
 
 
-def _errors(alpha: float, predicted: Any, y: Any, weights: NDArray[Any]) -> _Errors:
+def _errors(alpha: float, predicted: np.ndarray, y: np.ndarray, weights: np.ndarray) -> _Errors:
     same_shape(predicted, y)
     y, predicted = (np.asarray(each, np.float64).reshape(len(y), -1) for each in (y, predicted))
     error = y - predicted

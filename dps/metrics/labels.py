@@ -7,26 +7,28 @@ scikit-learn's own code. Of several columns a pair is of whole rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dps.metrics.checks import of_labels
 from dps.metrics.sums import Metric, merged, same_shape
 
+if TYPE_CHECKING:
+    from dps._typing import ClientLike, Label, VectorLike
+
 
 @Metric()
 def f1_score(
-    y_true: Any,
-    y_pred: Any,
+    y_true: VectorLike,
+    y_pred: VectorLike,
     *,
-    labels: Any = None,
-    pos_label: Any = 1,
+    labels: VectorLike | None = None,
+    pos_label: Label = 1,
     average: str | None = "binary",
-    sample_weight: Any = None,
-    zero_division: Any = "warn",
-    client: Any = None,
+    sample_weight: VectorLike | None = None,
+    zero_division: float | Literal["warn"] = "warn",
+    client: ClientLike | None = None,
 ) -> Any:
     """Harmonic mean of precision and recall.
 
@@ -71,15 +73,15 @@ def f1_score(
 
 @Metric()
 def precision_score(
-    y_true: Any,
-    y_pred: Any,
+    y_true: VectorLike,
+    y_pred: VectorLike,
     *,
-    labels: Any = None,
-    pos_label: Any = 1,
+    labels: VectorLike | None = None,
+    pos_label: Label = 1,
     average: str | None = "binary",
-    sample_weight: Any = None,
-    zero_division: Any = "warn",
-    client: Any = None,
+    sample_weight: VectorLike | None = None,
+    zero_division: float | Literal["warn"] = "warn",
+    client: ClientLike | None = None,
 ) -> Any:
     """Share of the rows with a predicted label that have it; parameters as of :func:`f1_score`.
 
@@ -99,15 +101,15 @@ def precision_score(
 
 @Metric()
 def recall_score(
-    y_true: Any,
-    y_pred: Any,
+    y_true: VectorLike,
+    y_pred: VectorLike,
     *,
-    labels: Any = None,
-    pos_label: Any = 1,
+    labels: VectorLike | None = None,
+    pos_label: Label = 1,
     average: str | None = "binary",
-    sample_weight: Any = None,
-    zero_division: Any = "warn",
-    client: Any = None,
+    sample_weight: VectorLike | None = None,
+    zero_division: float | Literal["warn"] = "warn",
+    client: ClientLike | None = None,
 ) -> Any:
     """Share of the rows with a label of which it is predicted; parameters as of :func:`f1_score`.
 
@@ -126,12 +128,12 @@ def recall_score(
 
 @Metric()
 def balanced_accuracy_score(
-    y_true: Any,
-    y_pred: Any,
+    y_true: VectorLike,
+    y_pred: VectorLike,
     *,
-    sample_weight: Any = None,
+    sample_weight: VectorLike | None = None,
     adjusted: bool = False,
-    client: Any = None,
+    client: ClientLike | None = None,
 ) -> float:
     """Mean of the recall of each label.
 
@@ -163,14 +165,14 @@ def balanced_accuracy_score(
 
 @Metric()
 def confusion_matrix(
-    y_true: Any,
-    y_pred: Any,
+    y_true: VectorLike,
+    y_pred: VectorLike,
     *,
-    labels: Any = None,
-    sample_weight: Any = None,
+    labels: VectorLike | None = None,
+    sample_weight: VectorLike | None = None,
     normalize: str | None = None,
-    client: Any = None,
-) -> NDArray[Any]:
+    client: ClientLike | None = None,
+) -> np.ndarray:
     """Rows, or their weight, of each label (rows) and prediction (columns).
 
     Parameters
@@ -195,7 +197,7 @@ def confusion_matrix(
     array([[1, 0],
            [1, 1]])
     """
-    found: NDArray[Any] = _scored(
+    found: np.ndarray = _scored(
         "confusion_matrix", y_true, y_pred, sample_weight, client, labels=labels,
         normalize=normalize,
     )  # fmt: skip
@@ -212,12 +214,19 @@ class _Pairs(NamedTuple):
     weights : (n,) array
     """
 
-    predicted: NDArray[Any]
-    y: NDArray[Any]
-    weights: NDArray[Any]
+    predicted: np.ndarray
+    y: np.ndarray
+    weights: np.ndarray
 
 
-def _scored(metric: str, y: Any, predicted: Any, weight: Any, client: Any, **options: Any) -> Any:
+def _scored(
+    metric: str,
+    y: VectorLike,
+    predicted: VectorLike,
+    weight: VectorLike | None,
+    client: ClientLike | None,
+    **options: object,
+) -> Any:
     """What a metric of scikit-learn's is of the pairs."""
     from sklearn import metrics
 
@@ -227,7 +236,7 @@ def _scored(metric: str, y: Any, predicted: Any, weight: Any, client: Any, **opt
     )
 
 
-def _look(predicted: Any, y: Any, weights: NDArray[Any]) -> _Pairs:
+def _look(predicted: np.ndarray, y: np.ndarray, weights: np.ndarray) -> _Pairs:
     same_shape(predicted, y)
     if y.ndim == 2:
         n_labels = y.shape[1]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +20,13 @@ from sklearn.exceptions import UndefinedMetricWarning
 from dps.metrics.checks import of_scores
 from dps.metrics.sums import Metric, merged, same_shape
 
+if TYPE_CHECKING:
+    from dps._typing import ClientLike, Label, VectorLike
+
 _MOST = 1 << 18  # distinct scores, of 24 bytes each
 
 
-def _second_of_two(y: Any, scores: Any, options: dict[str, Any]) -> tuple[Any, Any, Any]:
+def _second_of_two(y: Any, scores: Any, options: dict[str, object]) -> tuple[Any, Any, Any]:
     """Of two columns the second."""
     if np.ndim(scores) == 2 and np.ndim(y) == 1 and np.shape(scores)[1] == 2:
         scores = np.asarray(scores)[:, 1]
@@ -32,15 +35,15 @@ def _second_of_two(y: Any, scores: Any, options: dict[str, Any]) -> tuple[Any, A
 
 @Metric(_second_of_two)
 def roc_auc_score(
-    y_true: Any,
-    y_score: Any,
+    y_true: VectorLike,
+    y_score: VectorLike,
     *,
     average: str | None = "macro",
-    sample_weight: Any = None,
+    sample_weight: VectorLike | None = None,
     max_fpr: float | None = None,
     multi_class: str = "raise",
-    labels: Any = None,
-    client: Any = None,
+    labels: VectorLike | None = None,
+    client: ClientLike | None = None,
 ) -> Any:
     """Chance that a row of the second class has a higher score than one of the first.
 
@@ -139,13 +142,13 @@ def roc_auc_score(
 
 @Metric(_second_of_two)
 def average_precision_score(
-    y_true: Any,
-    y_score: Any,
+    y_true: VectorLike,
+    y_score: VectorLike,
     *,
     average: str | None = "macro",
-    pos_label: Any = 1,
-    sample_weight: Any = None,
-    client: Any = None,
+    pos_label: Label = 1,
+    sample_weight: VectorLike | None = None,
+    client: ClientLike | None = None,
 ) -> Any:
     """Mean precision over thresholds from high to low, weighted by the recall that each adds.
 
@@ -223,7 +226,7 @@ def average_precision_score(
     return _averaged(areas, [of_class.sum() for of_class, _ in sides], average)
 
 
-def _of_ranks(metric: str, found: NDArray[Any], others: NDArray[Any], **options: Any) -> float:
+def _of_ranks(metric: str, found: np.ndarray, others: np.ndarray, **options: object) -> float:
     """scikit-learn's metric from the weights that rows to be found, and others, have in order."""
     from sklearn import metrics
 
@@ -238,7 +241,7 @@ def _of_ranks(metric: str, found: NDArray[Any], others: NDArray[Any], **options:
 
 
 def _of_pairs(
-    by_class: Sequence[NDArray[Any]], present: Sequence[int]
+    by_class: Sequence[np.ndarray], present: Sequence[int]
 ) -> tuple[list[Any], list[Any]]:
     """The area of each pair of classes, the mean of those by the scores of either; their rows."""
     areas, rows = [], []
@@ -256,7 +259,7 @@ def _averaged(areas: Sequence[float], weights: Sequence[float], average: str | N
     return float(np.average(areas, weights=weights if average == "weighted" else None))
 
 
-def _in_order(labels: Any) -> NDArray[Any]:
+def _in_order(labels: Any) -> np.ndarray:
     """Labels that scores have columns of."""
     given, known = np.asarray(labels), np.unique(labels)
     if len(known) < len(given):
@@ -292,7 +295,7 @@ def _undefined() -> float:
     return float("nan")
 
 
-def _area(first: NDArray[Any], second: NDArray[Any]) -> float:
+def _area(first: np.ndarray, second: np.ndarray) -> float:
     """The area of two classes, from the weights that each has at scores in order."""
     below = np.cumsum(first) - first / 2  # equal scores count as half
     pairs = first.sum() * second.sum()
@@ -316,7 +319,7 @@ class _Columns(NamedTuple):
     counts: list[_Counts]
 
 
-def _look(predicted: Any, y: Any, weights: NDArray[Any]) -> _Columns:
+def _look(predicted: np.ndarray, y: np.ndarray, weights: np.ndarray) -> _Columns:
     found = _look_at_scores(predicted, y, weights)
     if not found.several_classes:
         return found
@@ -328,7 +331,7 @@ def _look(predicted: Any, y: Any, weights: NDArray[Any]) -> _Columns:
     return found
 
 
-def _look_at_scores(predicted: Any, y: Any, weights: NDArray[Any]) -> _Columns:
+def _look_at_scores(predicted: np.ndarray, y: np.ndarray, weights: np.ndarray) -> _Columns:
     if y.ndim == 2:
         same_shape(predicted, y)
         pairs = zip(predicted.T, y.T, strict=True)
@@ -364,11 +367,11 @@ class _Counts(NamedTuple):
 
     dropped: int
     keys: NDArray[np.uint64]
-    classes: NDArray[Any]
+    classes: np.ndarray
     weights: NDArray[np.float64]
 
 
-def _counts(predicted: Any, y: Any, weights: NDArray[Any]) -> _Counts:
+def _counts(predicted: np.ndarray, y: np.ndarray, weights: np.ndarray) -> _Counts:
     scores = np.array(predicted, np.float64) + 0.0  # there is one zero
     bits = scores.view(np.uint64)
     top = np.uint64(1 << 63)
@@ -380,9 +383,9 @@ def _counts(predicted: Any, y: Any, weights: NDArray[Any]) -> _Counts:
 def _joined(
     dropped: int,
     keys: NDArray[np.uint64],
-    classes: NDArray[Any],
-    codes: NDArray[Any],
-    weights: NDArray[Any],
+    classes: np.ndarray,
+    codes: np.ndarray,
+    weights: np.ndarray,
 ) -> _Counts:
     """Equal keys as one; codes are the class that each weight is of."""
     distinct, places = np.unique(keys, return_inverse=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,15 +14,18 @@ from dps.metrics.checks import Check, of_counts, of_numbers, of_positive
 from dps.metrics.sums import Metric, of_partitions, same_shape
 from dps.scores import formulas
 
+if TYPE_CHECKING:
+    from dps._typing import ClientLike, Multioutput, VectorLike
+
 
 @Metric()
 def mean_squared_error(
-    y_true: Any,
-    y_pred: Any,
+    y_true: VectorLike,
+    y_pred: VectorLike,
     *,
-    sample_weight: Any = None,
-    multioutput: Any = "uniform_average",
-    client: Any = None,
+    sample_weight: VectorLike | None = None,
+    multioutput: Multioutput = "uniform_average",
+    client: ClientLike | None = None,
 ) -> Any:
     """Weighted mean of squared errors; of several outputs, their mean.
 
@@ -59,12 +62,12 @@ default="uniform_average"
 
 @Metric()
 def root_mean_squared_error(
-    y_true: Any,
-    y_pred: Any,
+    y_true: VectorLike,
+    y_pred: VectorLike,
     *,
-    sample_weight: Any = None,
-    multioutput: Any = "uniform_average",
-    client: Any = None,
+    sample_weight: VectorLike | None = None,
+    multioutput: Multioutput = "uniform_average",
+    client: ClientLike | None = None,
 ) -> Any:
     """Root of the mean squared error of each output, and their mean; in units of y.
 
@@ -78,12 +81,12 @@ def root_mean_squared_error(
 
 @Metric()
 def mean_absolute_error(
-    y_true: Any,
-    y_pred: Any,
+    y_true: VectorLike,
+    y_pred: VectorLike,
     *,
-    sample_weight: Any = None,
-    multioutput: Any = "uniform_average",
-    client: Any = None,
+    sample_weight: VectorLike | None = None,
+    multioutput: Multioutput = "uniform_average",
+    client: ClientLike | None = None,
 ) -> Any:
     """Weighted mean of absolute errors; of several outputs, their mean. In units of y.
 
@@ -97,13 +100,13 @@ def mean_absolute_error(
 
 @Metric()
 def mean_pinball_loss(
-    y_true: Any,
-    y_pred: Any,
+    y_true: VectorLike,
+    y_pred: VectorLike,
     *,
-    sample_weight: Any = None,
+    sample_weight: VectorLike | None = None,
     alpha: float = 0.5,
-    multioutput: Any = "uniform_average",
-    client: Any = None,
+    multioutput: Multioutput = "uniform_average",
+    client: ClientLike | None = None,
 ) -> Any:
     """Weighted mean of the loss of quantiles; of several outputs, their mean. In units of y.
 
@@ -120,7 +123,11 @@ def mean_pinball_loss(
 
 @Metric()
 def mean_poisson_deviance(
-    y_true: Any, y_pred: Any, *, sample_weight: Any = None, client: Any = None
+    y_true: VectorLike,
+    y_pred: VectorLike,
+    *,
+    sample_weight: VectorLike | None = None,
+    client: ClientLike | None = None,
 ) -> float:
     """Weighted mean of the Poisson deviance, twice the loss "poisson" but for a constant.
 
@@ -139,7 +146,11 @@ def mean_poisson_deviance(
 
 @Metric()
 def mean_gamma_deviance(
-    y_true: Any, y_pred: Any, *, sample_weight: Any = None, client: Any = None
+    y_true: VectorLike,
+    y_pred: VectorLike,
+    *,
+    sample_weight: VectorLike | None = None,
+    client: ClientLike | None = None,
 ) -> float:
     """Weighted mean of the gamma deviance, twice the loss "gamma" but for a constant.
 
@@ -156,13 +167,13 @@ def mean_gamma_deviance(
 
 @Metric()
 def r2_score(
-    y_true: Any,
-    y_pred: Any,
+    y_true: VectorLike,
+    y_pred: VectorLike,
     *,
-    sample_weight: Any = None,
-    multioutput: Any = "uniform_average",
+    sample_weight: VectorLike | None = None,
+    multioutput: Multioutput = "uniform_average",
     force_finite: bool = True,
-    client: Any = None,
+    client: ClientLike | None = None,
 ) -> Any:
     """Weighted coefficient of determination, with scikit-learn's values for a constant y.
 
@@ -205,7 +216,12 @@ def of_outputs(values: NDArray[np.float64], multioutput: Any) -> Any:
 
 
 def _mean(
-    function: Any, y: Any, predicted: Any, weight: Any, client: Any, check: Check = of_numbers
+    function: Any,
+    y: VectorLike,
+    predicted: VectorLike,
+    weight: VectorLike | None,
+    client: ClientLike | None,
+    check: Check = of_numbers,
 ) -> NDArray[np.float64]:
     """A mean for each output."""
     sums = of_partitions(function, check, y, predicted, weight, client)
@@ -213,18 +229,20 @@ def _mean(
     return np.asarray(np.divide(np.sum([errors for _, errors in sums], axis=0), total))
 
 
-def _squares(predicted: Any, y: Any, weights: NDArray[Any]) -> tuple[float, NDArray[Any]]:
+def _squares(predicted: np.ndarray, y: np.ndarray, weights: np.ndarray) -> tuple[float, np.ndarray]:
     same_shape(predicted, y)
     return float(weights.sum()), weights @ formulas.squared(y, predicted)
 
 
-def _distances(predicted: Any, y: Any, weights: NDArray[Any]) -> tuple[float, NDArray[Any]]:
+def _distances(
+    predicted: np.ndarray, y: np.ndarray, weights: np.ndarray
+) -> tuple[float, np.ndarray]:
     same_shape(predicted, y)
     return float(weights.sum()), weights @ formulas.absolute(y, predicted)
 
 
 def _of_sklearn(
-    metric: str, predicted: Any, y: Any, weights: NDArray[Any], **options: Any
+    metric: str, predicted: np.ndarray, y: np.ndarray, weights: np.ndarray, **options: object
 ) -> tuple[float, Any]:
     """Sums from a mean of scikit-learn's."""
     from sklearn import metrics
@@ -238,7 +256,7 @@ def _of_sklearn(
     return total, total * np.asarray(found)
 
 
-def _moments(predicted: Any, y: Any, weights: NDArray[Any]) -> NDArray[np.float64]:
+def _moments(predicted: np.ndarray, y: np.ndarray, weights: np.ndarray) -> NDArray[np.float64]:
     """The number of rows, and their moments."""
     same_shape(predicted, y)
     return np.r_[len(y), formulas.moments(y, predicted, weights)]

@@ -5,10 +5,9 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dps.cluster.choice import client_of
 from dps.data.collections import Parts, held, one_graph
@@ -25,6 +24,11 @@ from dps.metrics.regression import (
     r2_score,
     root_mean_squared_error,
 )
+
+if TYPE_CHECKING:
+    from sklearn.base import BaseEstimator
+
+    from dps._typing import ClientLike, MatrixLike, VectorLike
 
 _TIMEOUT = 60.0
 
@@ -48,15 +52,21 @@ class Scorer:
     metric: Callable[..., float]
     method: str
     sign: int = 1
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, object] = field(default_factory=dict)
 
-    def __call__(self, estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
+    def __call__(
+        self,
+        estimator: BaseEstimator,
+        X: MatrixLike,
+        y: VectorLike,
+        sample_weight: VectorLike | None = None,
+    ) -> float:
         """Score an estimator, or a pipeline that ends with one, on its client."""
         X, y, sample_weight = one_graph(as_pandas(X), as_pandas(y), as_pandas(sample_weight))
         predicted = getattr(estimator, self.method_of(estimator))(X)
         return self.of(predicted, y, sample_weight, estimator, _client(estimator))
 
-    def method_of(self, estimator: Any) -> str:
+    def method_of(self, estimator: BaseEstimator) -> str:
         """The method of an estimator whose results are scored."""
         if self.method != "ranks":
             return self.method
@@ -64,7 +74,14 @@ class Scorer:
             name for name in ("decision_function", "predict_proba") if hasattr(estimator, name)
         )
 
-    def of(self, predicted: Any, y: Any, sample_weight: Any, estimator: Any, client: Any) -> float:
+    def of(
+        self,
+        predicted: Any,
+        y: VectorLike,
+        sample_weight: VectorLike | None,
+        estimator: BaseEstimator,
+        client: ClientLike | None,
+    ) -> float:
         """Score what was predicted."""
         options = {**self.options, "client": client, "sample_weight": sample_weight}
         classes = getattr(estimator, "classes_", None)
@@ -80,7 +97,7 @@ class Scorer:
         binary = self.options.get("average") == "binary"
         return binary or self.metric is average_precision_score
 
-    def check(self, labels: NDArray[Any]) -> None:
+    def check(self, labels: np.ndarray) -> None:
         """Raise if it cannot score such labels.
 
         Parameters
@@ -112,7 +129,11 @@ class Scorers:
     scorers: tuple[Scorer, ...]
 
     def __call__(
-        self, estimator: Any, X: Any, y: Any, sample_weight: Any = None
+        self,
+        estimator: BaseEstimator,
+        X: MatrixLike,
+        y: VectorLike,
+        sample_weight: VectorLike | None = None,
     ) -> dict[str, float]:
         """Score an estimator, or a pipeline that ends with one, on its client.
 
@@ -144,22 +165,22 @@ class Scorers:
 class _Made:
     """A classifier that predicts made-up rows of labels, each label twice."""
 
-    def __init__(self, labels: NDArray[Any]) -> None:
+    def __init__(self, labels: np.ndarray) -> None:
         self.labels = np.repeat(labels, 2, axis=0)
         self.rows = np.arange(len(self.labels))
         self.classes_ = labels if labels.ndim == 1 else np.arange(labels.shape[1])
 
-    def predict(self, X: Any) -> Any:
+    def predict(self, X: MatrixLike) -> Any:
         return self.labels
 
-    def predict_proba(self, X: Any) -> Any:
+    def predict_proba(self, X: MatrixLike) -> Any:
         if self.labels.ndim == 2:
             return (self.labels + 0.5) / 2
         chances = (self.labels[:, None] == self.classes_) + 0.1
         return chances / chances.sum(axis=1, keepdims=True)
 
 
-def _client(estimator: Any) -> Any:
+def _client(estimator: BaseEstimator) -> Any:
     while hasattr(estimator, "steps"):
         estimator = estimator.steps[-1][1]
     return getattr(estimator, "client", None)

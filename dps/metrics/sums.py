@@ -8,10 +8,9 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dps.cluster.choice import client_of
 from dps.data.alignment import in_memory, partitions_of
@@ -21,6 +20,9 @@ from dps.data.results import results_of
 from dps.data.sealed import sealed
 from dps.data.targets import as_targets
 from dps.metrics.checks import Check, check_numbers
+
+if TYPE_CHECKING:
+    from dps._typing import ClientLike, VectorLike
 
 _FAN = 8  # results that one task merges
 _TIMEOUT = 60.0
@@ -44,7 +46,7 @@ class Metric:
         signature = inspect.signature(metric)
 
         @functools.wraps(metric)
-        def either(*args: Any, **kwargs: Any) -> Any:
+        def either(*args: Any, **kwargs: object) -> Any:
             given = signature.bind(*args, **kwargs).arguments
             (first, y), (second, predicted) = [*given.items()][:2]
             y, predicted = as_pandas(y), as_pandas(predicted)
@@ -66,7 +68,12 @@ class Metric:
 
 
 def of_partitions(
-    function: Callable[..., Any], check: Check, y: Any, predicted: Any, weight: Any, client: Any
+    function: Callable[..., Any],
+    check: Check,
+    y: VectorLike,
+    predicted: VectorLike,
+    weight: VectorLike | None,
+    client: ClientLike | None,
 ) -> list[Any]:
     """What a function makes of each partition that has rows.
 
@@ -95,10 +102,10 @@ def merged(
     function: Callable[..., Any],
     merge: Callable[[Sequence[Any]], Any],
     check: Check,
-    y: Any,
-    predicted: Any,
-    weight: Any,
-    client: Any,
+    y: VectorLike,
+    predicted: VectorLike,
+    weight: VectorLike | None,
+    client: ClientLike | None,
 ) -> Any:
     """The same, put together by `merge` of some at a time, on the workers too."""
     import dask
@@ -126,7 +133,13 @@ def _join(merge: Callable[[Sequence[Any]], Any], parts: Sequence[Any]) -> Any:
     return merge(found) if found else None
 
 
-def _tasks(function: Callable[..., Any], check: Check, y: Any, predicted: Any, weight: Any) -> Any:
+def _tasks(
+    function: Callable[..., Any],
+    check: Check,
+    y: VectorLike,
+    predicted: VectorLike,
+    weight: VectorLike | None,
+) -> Any:
     """A Delayed a partition."""
     if not is_dask(predicted):
         raise TypeError(
@@ -143,7 +156,12 @@ def _tasks(function: Callable[..., Any], check: Check, y: Any, predicted: Any, w
 
 
 def _look(
-    function: Callable[..., Any], check: Check, number: int, predicted: Any, y: Any, weight: Any
+    function: Callable[..., Any],
+    check: Check,
+    number: int,
+    predicted: Any,
+    y: Any,
+    weight: VectorLike | None,
 ) -> Any:
     """What a function makes of one partition; None of one without rows, which is of any dtype."""
     place = f" in partition {number}"
@@ -164,7 +182,7 @@ def _look(
     return function(predicted, y, weights)
 
 
-def same_shape(predicted: NDArray[Any], y: NDArray[Any]) -> None:
+def same_shape(predicted: np.ndarray, y: np.ndarray) -> None:
     """Raise unless there is a prediction for each target.
 
     Raises

@@ -37,7 +37,7 @@ def in_all_columns(predicted: Sequence[Any], models: Sequence[Any], method: str)
     ]
 
 
-def _spread(made: Any, classes: NDArray[Any], every: NDArray[Any], method: str) -> Any:
+def _spread(made: Any, classes: np.ndarray, every: np.ndarray, method: str) -> Any:
     remedy = "To fix this, use a cross-validation technique resulting in properly stratified folds"
     if method == "decision_function" and len(classes) < 3:
         raise ValueError(
@@ -61,7 +61,7 @@ def _spread(made: Any, classes: NDArray[Any], every: NDArray[Any], method: str) 
     return blocks_of(cut, parts.lengths, (len(every),), made.dtype, meta)
 
 
-def _in_columns(places: NDArray[np.intp], names: NDArray[Any], method: str, part: Any) -> Any:
+def _in_columns(places: NDArray[np.intp], names: np.ndarray, method: str, part: Any) -> Any:
     values = np.asarray(part)
     least = 0 if method == "predict_proba" else np.finfo(values.dtype).min
     wide = np.full((len(values), len(names)), least, values.dtype)

@@ -7,7 +7,7 @@ import traceback
 import warnings
 from dataclasses import dataclass
 from inspect import signature
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from sklearn import get_config
 from sklearn.base import clone, is_classifier
@@ -23,6 +23,11 @@ from dps.errors import DPSError, NonFiniteError
 from dps.metrics import get_scorer, get_scorer_names
 from dps.metrics.scorers import Scorer
 from dps.model_selection.folds import Folds
+
+if TYPE_CHECKING:
+    from sklearn.base import BaseEstimator
+
+    from dps._typing import ScorersLike, Splitting
 
 
 def scorer_of(scoring: Any) -> Any:
@@ -53,7 +58,7 @@ def of_second_class(scoring: Any) -> Any:
     return scoring
 
 
-def _own_score(estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
+def _own_score(estimator: BaseEstimator, X: Any, y: Any, sample_weight: Any = None) -> float:
     """The estimator's own."""
     weights = {} if sample_weight is None else {"sample_weight": sample_weight}
     return float(estimator.score(X, y, **weights))
@@ -68,7 +73,12 @@ class Routes:
 
     @classmethod
     def of(
-        cls, owner: str, estimator: Any, scoring: Any, cv: Any, params: dict[str, Any]
+        cls,
+        owner: str,
+        estimator: BaseEstimator,
+        scoring: ScorersLike | None,
+        cv: Splitting | None,
+        params: dict[str, Any],
     ) -> Routes | None:
         """By scikit-learn's metadata routing; None if that is off.
 
@@ -99,13 +109,13 @@ class Routes:
 
 
 def evaluate(
-    estimator: Any,
+    estimator: BaseEstimator,
     candidates: list[dict[str, Any]],
     data: Folds,
     scorer: Any,
     *,
     n_jobs: int | None,
-    error_score: Any,
+    error_score: float | Literal["raise"],
     train_score: bool = False,
     return_estimator: bool = False,
     routes: Routes | None = None,
@@ -179,12 +189,12 @@ def _is_of_cluster(error: Exception) -> bool:
 
 def _scores(
     scorer: Any,
-    model: Any,
+    model: BaseEstimator,
     X: Any,
     y: Any,
     params: dict[str, Any],
     routes: Routes | None,
-    error_score: Any,
+    error_score: float | Literal["raise"],
 ) -> Any:
     """The score; by name, where there are several scorers; `error_score` where one fails."""
     if isinstance(scorer, dict):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,9 @@ from dps.data.results import results_of
 from dps.data.sealed import sealed
 from dps.data.targets import as_targets
 from dps.model_selection.splits import TEST, TRAIN, Given, asks_for_labels, pairs_of
+
+if TYPE_CHECKING:
+    from dps._typing import ClientLike, MatrixLike, Splitting, VectorLike
 
 #: What of `fit` is of rows of its own.
 _OTHER = ("X_val", "y_val", "sample_weight_val")
@@ -64,12 +67,14 @@ class PartitionKFold:
         if self.by not in ("rows", "partitions"):
             raise ValueError(f"by must be 'rows' or 'partitions', got {self.by!r}")
 
-    def get_n_splits(self, X: Any = None, y: Any = None, groups: Any = None) -> int:
+    def get_n_splits(
+        self, X: Any = None, y: VectorLike | None = None, groups: VectorLike | None = None
+    ) -> int:
         """Number of folds."""
         return self.n_splits
 
     def split(
-        self, X: Any, y: Any = None, groups: Any = None
+        self, X: MatrixLike, y: VectorLike | None = None, groups: VectorLike | None = None
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
         """Numbers of the rows to train on, and of those to score on, of local data in one piece."""
         X, y = indexable(X, y)
@@ -119,7 +124,13 @@ class Folds:
     """
 
     def __init__(
-        self, cv: Any, client: Any, X: Any, y: Any, beside: dict[str, Any], groups: Any = None
+        self,
+        cv: Splitting | None,
+        client: ClientLike | None,
+        X: MatrixLike,
+        y: VectorLike,
+        beside: dict[str, Any],
+        groups: VectorLike | None = None,
     ) -> None:
         self._client = client
         if y is None:
@@ -182,7 +193,7 @@ class Folds:
         """The same of all rows."""
         return self._of(range(len(self._roles)))
 
-    def labels(self) -> NDArray[Any] | None:
+    def labels(self) -> np.ndarray | None:
         """The distinct labels of all rows, or rows of labels in columns; None of several types."""
         parts = [part for piece in self._pieces for part in piece[1]]
         found = [each for each in _of_each(self._client, _distinct, parts) if len(each)]
@@ -235,7 +246,7 @@ class Folds:
         return made[0], made[1], {**self._constant, **beside}
 
 
-def _of_each(client: Any, function: Any, parts: list[Any]) -> list[Any]:
+def _of_each(client: ClientLike | None, function: Any, parts: list[Any]) -> list[Any]:
     """What a function makes of each partition."""
     import dask
 
@@ -243,12 +254,12 @@ def _of_each(client: Any, function: Any, parts: list[Any]) -> list[Any]:
     return results_of([call(part) for part in parts], client)
 
 
-def _distinct(y: Any) -> NDArray[Any]:
+def _distinct(y: Any) -> np.ndarray:
     labels = as_targets(y)
     return np.unique(labels, axis=None if labels.ndim == 1 else 0)
 
 
-def _joined(parts: list[Any], n_rows: int, name: str) -> NDArray[Any] | None:
+def _joined(parts: list[Any], n_rows: int, name: str) -> np.ndarray | None:
     """A value for each row, here."""
     if parts[0] is None:
         return None
@@ -258,7 +269,9 @@ def _joined(parts: list[Any], n_rows: int, name: str) -> NDArray[Any] | None:
     return values
 
 
-def _dealt(client: Any, parts: list[list[Any]], by: Sequence[Any], folds: int) -> list[Any]:
+def _dealt(
+    client: ClientLike | None, parts: list[list[Any]], by: Sequence[Any], folds: int
+) -> list[Any]:
     """Runs of partitions as pieces."""
     n = len(by)
     if n < folds:
@@ -269,7 +282,9 @@ def _dealt(client: Any, parts: list[list[Any]], by: Sequence[Any], folds: int) -
     ]
 
 
-def _cut_up(client: Any, parts: list[list[Any]], by: Sequence[Any], n_pieces: int) -> list[Any]:
+def _cut_up(
+    client: ClientLike | None, parts: list[list[Any]], by: Sequence[Any], n_pieces: int
+) -> list[Any]:
     """Pieces of each partition."""
     import dask
 

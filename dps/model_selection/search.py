@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,25 +22,30 @@ from dps.model_selection.columns import in_all_columns
 from dps.model_selection.evaluation import Routes, evaluate, of_second_class, scorer_of
 from dps.model_selection.folds import Folds, PartitionKFold
 
+if TYPE_CHECKING:
+    from sklearn.base import BaseEstimator
+
+    from dps._typing import MatrixLike, ScorersLike, Splitting, VectorLike
+
 _TIMEOUT = 60.0
 
 
 class _OnDask:
     """Adds data of Dask to a search of scikit-learn's."""
 
-    estimator: Any
-    cv: Any
-    scoring: Any
+    estimator: BaseEstimator
+    cv: Splitting | None
+    scoring: ScorersLike | None
     refit: Any
     n_jobs: Any
-    error_score: Any
+    error_score: float | Literal["raise"]
     return_train_score: bool
 
     def _candidates(self) -> list[dict[str, Any]]:
         """Parameters to try."""
         raise NotImplementedError
 
-    def fit(self, X: Any, y: Any = None, **params: Any) -> Self:
+    def fit(self, X: MatrixLike, y: VectorLike | None = None, **params: Any) -> Self:
         """Fit all candidates on all folds but one, for each fold; then the best one on all rows.
 
         Parameters
@@ -160,16 +165,16 @@ class RandomizedSearchCV(_OnDask, model_selection.RandomizedSearchCV):
 
 
 def cross_val_score(
-    estimator: Any,
-    X: Any,
-    y: Any = None,
+    estimator: BaseEstimator,
+    X: MatrixLike,
+    y: VectorLike | None = None,
     *,
-    groups: Any = None,
-    scoring: Any = None,
-    cv: Any = None,
+    groups: VectorLike | None = None,
+    scoring: ScorersLike | None = None,
+    cv: Splitting | None = None,
     n_jobs: int | None = None,
     params: dict[str, Any] | None = None,
-    error_score: Any = np.nan,
+    error_score: float | Literal["raise"] = np.nan,
 ) -> NDArray[np.float64]:
     """Score an estimator on each fold, trained on the others.
 
@@ -199,18 +204,18 @@ def cross_val_score(
 
 
 def cross_validate(
-    estimator: Any,
-    X: Any,
-    y: Any = None,
+    estimator: BaseEstimator,
+    X: MatrixLike,
+    y: VectorLike | None = None,
     *,
-    groups: Any = None,
-    scoring: Any = None,
-    cv: Any = None,
+    groups: VectorLike | None = None,
+    scoring: ScorersLike | None = None,
+    cv: Splitting | None = None,
     n_jobs: int | None = None,
     params: dict[str, Any] | None = None,
     return_train_score: bool = False,
     return_estimator: bool = False,
-    error_score: Any = np.nan,
+    error_score: float | Literal["raise"] = np.nan,
 ) -> dict[str, Any]:
     """Fit an estimator on all folds but one, for each fold, and score it there by several metrics.
 
@@ -290,12 +295,12 @@ def cross_validate(
 
 
 def cross_val_predict(
-    estimator: Any,
-    X: Any,
-    y: Any = None,
+    estimator: BaseEstimator,
+    X: MatrixLike,
+    y: VectorLike | None = None,
     *,
-    groups: Any = None,
-    cv: Any = None,
+    groups: VectorLike | None = None,
+    cv: Splitting | None = None,
     n_jobs: int | None = None,
     params: dict[str, Any] | None = None,
     method: str = "predict",
@@ -338,7 +343,7 @@ def cross_val_predict(
             estimator, X, y, groups=groups, cv=cv, n_jobs=n_jobs, params=params, method=method
         )
 
-    def predicted(model: Any, X: Any, y: Any) -> Any:
+    def predicted(model: BaseEstimator, X: MatrixLike, y: VectorLike) -> Any:
         return getattr(model, method)(X)
 
     with _placed(estimator) as (placed, client, given):
@@ -362,14 +367,14 @@ def cross_val_predict(
         return data.in_order(in_all_columns(made, models, method))
 
 
-def _folds_for(cv: Any, estimator: Any) -> Any:
+def _folds_for(cv: Splitting | None, estimator: BaseEstimator) -> Any:
     if cv is None or isinstance(cv, int | np.integer):
         return PartitionKFold(5 if cv is None else int(cv), stratify=is_classifier(estimator))
     return cv
 
 
 @contextmanager
-def _placed(estimator: Any) -> Iterator[tuple[Any, Any, dict[str, Any]]]:
+def _placed(estimator: BaseEstimator) -> Iterator[tuple[Any, Any, dict[str, Any]]]:
     """An estimator whose client is open for the while; the client; the parameters as they were."""
     given = {
         name: value

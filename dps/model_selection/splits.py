@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from dps._typing import Splitting
 
 #: What a split does with a piece.
 TRAIN, TEST = 1, 2
@@ -86,7 +89,7 @@ class Given:
         return [Assigned(rows) for rows in np.split(self.pieces, np.cumsum(lengths)[:-1])]
 
 
-def _numbers(given: Any, n_rows: int, where: str) -> NDArray[np.int64]:
+def _numbers(given: object, n_rows: int, where: str) -> NDArray[np.int64]:
     rows = np.asarray(given)
     if rows.ndim != 1 or not len(rows) or rows.dtype.kind not in "biu":
         raise ValueError(f"{where} must be two vectors of row numbers, got {given!r}")
@@ -102,7 +105,7 @@ def _numbers(given: Any, n_rows: int, where: str) -> NDArray[np.int64]:
     return rows.astype(np.int64)
 
 
-def asks_for_labels(cv: Any) -> bool:
+def asks_for_labels(cv: Splitting | None) -> bool:
     """Whether a splitter of scikit-learn's deals rows out by their labels."""
     return hasattr(cv, "split") and "Stratified" in type(cv).__name__
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,9 @@ from dps.data.batches import SPLITS, key_of, order_of
 from dps.data.collections import Parts, one_graph, rows_of, take
 from dps.data.partitions import as_pandas, is_dask
 from dps.data.sealed import sealed
+
+if TYPE_CHECKING:
+    from dps._typing import RandomState, VectorLike
 
 #: Rows that stand for all, where nobody knows how many there are.
 _MANY = 1 << 20
@@ -58,9 +61,9 @@ def train_test_split(
     *arrays: Any,
     test_size: float | int | None = None,
     train_size: float | int | None = None,
-    random_state: Any = None,
+    random_state: RandomState = None,
     shuffle: bool = True,
-    stratify: Any = None,
+    stratify: VectorLike | None = None,
 ) -> list[Any]:
     """Split data of Dask into rows to train on and rows to score on, lazily.
 

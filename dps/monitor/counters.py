@@ -60,7 +60,7 @@ class Pace:
         self._paces = np.zeros(n)
         self._took = np.zeros(n)
 
-    def of(self, now: float, counts: NDArray[Any]) -> NDArray[np.float64]:
+    def of(self, now: float, counts: np.ndarray) -> NDArray[np.float64]:
         """A second's growth of each count at the time `now`, which grows."""
         known = (self._paces > 0) & (now - self._moved < _SHORTEST)
         moved = (counts != self._counts) & ~known

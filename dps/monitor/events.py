@@ -460,7 +460,7 @@ class ServerEvent(Event):
     writes_per_second: float
 
 
-def event(kind: Kind, fit: str, **fields: Any) -> dict[str, Any]:
+def event(kind: Kind, fit: str, **fields: object) -> dict[str, Any]:
     """An event of a fit, or of a server, with what every event has.
 
     Examples

@@ -32,7 +32,7 @@ class FitsPlugin(SchedulerPlugin):  # type: ignore[misc]
         if topic == TOPIC:
             self.store.add(msg, time())
 
-    def remove_worker(self, scheduler: Any, worker: str, **options: Any) -> None:
+    def remove_worker(self, scheduler: Any, worker: str, **options: object) -> None:
         """Servers that had a shard there are lost, unless they have been closed."""
         self.store.lose(worker, time())
 

@@ -76,7 +76,7 @@ class Reporter:
             self._log("replicas", **when, replicas=self._reader.replicas(now))
         self._log("shard", shard=self._shard, **when, **self._reader.shard(now))
 
-    def _log(self, kind: Kind, **fields: Any) -> None:
+    def _log(self, kind: Kind, **fields: object) -> None:
         self._worker.log_event(TOPIC, event(kind, self._fit, **fields))
 
 

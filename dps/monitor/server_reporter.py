@@ -93,7 +93,7 @@ class ServerReporter:
         rates: dict[str, Any] = {f"{each}_per_second": 0.0 for each in _COUNTED}
         return self._said or {**rates, "tensors": [], "nbytes": 0, "callers": []}
 
-    def _log(self, **fields: Any) -> None:
+    def _log(self, **fields: object) -> None:
         self._worker.log_event(TOPIC, event("server", self._server, **self._fixed, **fields))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,11 @@ from numpy.typing import NDArray
 from dps.optimizers import Averaged, Optimizer
 from dps.parameter_server.table import EmbeddingTable
 from dps.server.tensors import Rule, TensorSpec, parts_of, table_parts
+
+if TYPE_CHECKING:
+    from dps._typing import Placing
+
+    pass
 
 Initial = dict[str, NDArray[np.floating] | EmbeddingTable]
 
@@ -48,7 +53,7 @@ def initial_values(tensors: Any) -> Initial:
     return made
 
 
-def learning_rate_of(optimizer: Optimizer, given: Any) -> float:
+def learning_rate_of(optimizer: Optimizer, given: object) -> float:
     """The number that is given, else that of the optimizer, else its default.
 
     Raises
@@ -82,7 +87,7 @@ def without_rate(optimizer: Optimizer) -> Optimizer:
     return optimizer._with({name: "auto"})
 
 
-def check_name(name: Any) -> None:
+def check_name(name: object) -> None:
     """Raise unless it is a name or None."""
     if name is not None and (not isinstance(name, str) or not name):
         raise ValueError(
@@ -111,7 +116,7 @@ def check_shards(n_shards: Any) -> int | None:
     return n_shards
 
 
-def specs_of(tensors: Initial, n_shards: int, placement: str | Rule) -> tuple[TensorSpec, ...]:
+def specs_of(tensors: Initial, n_shards: int, placement: Rule | Placing) -> tuple[TensorSpec, ...]:
     """What one call creates."""
     creation = secrets.token_hex(8)
     shapes = {

@@ -72,7 +72,7 @@ def _run(tensor: TensorSpec, first: int, last: int, shape: tuple[int, ...]) -> C
     return Chosen(last - first, shape, tuple(pieces))
 
 
-def _has_texts(keys: NDArray[Any]) -> bool:
+def _has_texts(keys: np.ndarray) -> bool:
     return keys.dtype == object and keys.size > 0 and all(isinstance(key, str) for key in keys.flat)
 
 

@@ -62,6 +62,7 @@ class _Here:
 
 
 if TYPE_CHECKING:
+    from dps._typing import Auto
     from dps.cluster.dask.servers import ServerShards
 
     Place = _Here | ServerShards
@@ -88,7 +89,7 @@ def client_for(given: Any) -> Any:
 
 
 @contextmanager
-def connection(given: Any, in_task: bool = True) -> Iterator[Any]:
+def connection(given: object, in_task: bool = True) -> Iterator[Any]:
     """The client by which servers are made or found, inside of a task that of its worker.
 
     One that is made, for a cluster or the address of a scheduler, is closed behind it.
@@ -108,7 +109,7 @@ def shards_for(
     n_shards: int | None,
     nbytes: int,
     workers: Sequence[str] | Mapping[str, float] | None,
-    mirror: bool | str,
+    mirror: bool | Auto,
     timeout: float,
 ) -> list[tuple[str, ...]]:
     """The worker of each shard of `nbytes` in all, and that of its mirror, if it has one."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from dps.parameter_server.arguments import Initial, initial_values, learning_rat
 from dps.parameter_server.table import EmbeddingTable
 from dps.server.mirroring import Taken
 from dps.server.tensors import ServerSpec
+
+if TYPE_CHECKING:
+    from dps._typing import PathLike
 
 #: Rows or pushes that are believed.
 _MOST = 1 << 62
@@ -70,7 +73,7 @@ _KINDS = [
 
 
 def write_server(
-    path: Any,
+    path: PathLike,
     spec: ServerSpec,
     tensors: Mapping[str, Taken],
     notes: Mapping[str, bytes],
@@ -112,7 +115,7 @@ def write_server(
     write_directory(path, record, writer.arrays)
 
 
-def read_server(path: Any) -> SavedServer:
+def read_server(path: PathLike) -> SavedServer:
     """Read what was written.
 
     Raises
@@ -145,7 +148,7 @@ def read_server(path: Any) -> SavedServer:
     return SavedServer(initial, whole, server.optimizer, rate, notes)
 
 
-def _bytes(name: Any, note: Any) -> bytes:
+def _bytes(name: object, note: Any) -> bytes:
     """A note of a file."""
     known = isinstance(name, str) and isinstance(note, np.ndarray) and note.dtype == np.uint8
     if not known or note.ndim != 1:

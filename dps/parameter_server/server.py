@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from dps.cluster.options import Options
 from dps.errors import ServerLostError
@@ -36,6 +36,7 @@ from dps.server.mirroring import Taken
 from dps.server.tensors import Rule, ServerSpec
 
 if TYPE_CHECKING:
+    from dps._typing import Auto, ClientLike, PathLike, Placing, StepsLike
     from dps.parameter_server.places import Place
 
 
@@ -111,16 +112,16 @@ class ParameterServer(NamedTensors):
 
     def __init__(
         self,
-        tensors: Mapping[str, Any] = MappingProxyType({}),
+        tensors: Mapping[str, object] = MappingProxyType({}),
         *,
-        optimizer: str | Optimizer = "sgd",
+        optimizer: StepsLike = "sgd",
         learning_rate: float | None = None,
         name: str | None = None,
-        n_shards: int | str = "auto",
-        placement: str | Rule = "contiguous",
+        n_shards: int | Auto = "auto",
+        placement: Rule | Placing = "contiguous",
         workers: Sequence[str] | Mapping[str, float] | None = None,
-        mirror: bool | str = "auto",
-        client: Any = None,
+        mirror: bool | Auto = "auto",
+        client: ClientLike | None = None,
         timeout: float = 60.0,
     ) -> None:
         given = initial_values(tensors)
@@ -136,10 +137,10 @@ class ParameterServer(NamedTensors):
         optimizer: Optimizer,
         learning_rate: float | None,
         name: str | None,
-        n_shards: int | str,
-        placement: str | Rule,
+        n_shards: int | Auto,
+        placement: Rule | Placing,
         workers: Sequence[str] | Mapping[str, float] | None,
-        mirror: bool | str,
+        mirror: bool | Auto,
         client: Any,
         timeout: float,
     ) -> None:
@@ -169,7 +170,7 @@ class ParameterServer(NamedTensors):
             self._connected = connected.pop_all()
 
     @classmethod
-    def connect(cls, name: str, *, client: Any = None) -> Self:
+    def connect(cls, name: str, *, client: ClientLike | None = None) -> Self:
         """The server of that name, from any client or task of its cluster.
 
         Parameters
@@ -213,7 +214,9 @@ class ParameterServer(NamedTensors):
     def __repr__(self) -> str:
         return f"ParameterServer(name={self.name!r}, tensors={self.tensors})"
 
-    def create(self, tensors: Mapping[str, Any], *, placement: str | Rule = "contiguous") -> None:
+    def create(
+        self, tensors: Mapping[str, object], *, placement: Rule | Placing = "contiguous"
+    ) -> None:
         """Make further tensors, which all who use the server can ask for from then on.
 
         Parameters
@@ -285,7 +288,7 @@ class ParameterServer(NamedTensors):
         return self._looked
 
     @staticmethod
-    def list(*, client: Any = None) -> list[dict[str, Any]]:
+    def list(*, client: ClientLike | None = None) -> list[dict[str, Any]]:
         """All servers with names, as `stats` has them; of one that is lost whole the ``error``.
 
         Parameters
@@ -306,7 +309,7 @@ class ParameterServer(NamedTensors):
                     found.append({"name": name, "error": str(error)})
         return found
 
-    def save(self, path: Any, *, lost: str = "error") -> None:
+    def save(self, path: PathLike, *, lost: Literal["error", "skip"] = "error") -> None:
         """Write tensors, tables, optimizer state and notes to a directory, while others write on.
 
         What is of one part is a state between two writes. Files are laid out as those of estimators
@@ -344,16 +347,16 @@ class ParameterServer(NamedTensors):
     @classmethod
     def load(
         cls,
-        path: Any,
+        path: PathLike,
         *,
-        optimizer: str | Optimizer | None = None,
+        optimizer: StepsLike | None = None,
         learning_rate: float | None = None,
         name: str | None = None,
-        n_shards: int | str = "auto",
-        placement: str | Rule = "contiguous",
+        n_shards: int | Auto = "auto",
+        placement: Rule | Placing = "contiguous",
         workers: Sequence[str] | Mapping[str, float] | None = None,
-        mirror: bool | str = "auto",
-        client: Any = None,
+        mirror: bool | Auto = "auto",
+        client: ClientLike | None = None,
         timeout: float = 60.0,
     ) -> Self:
         """A server with what another has saved, on any number of shards.

@@ -35,17 +35,17 @@ def together(problems: Sequence[str]) -> str:
 class Numbers:
     """A column of numbers."""
 
-    values: NDArray[Any]  # (n,) of a dtype that kernels read; NaN where a value is missing
+    values: np.ndarray  # (n,) of a dtype that kernels read; NaN where a value is missing
     missing: int
     # (n,) all digits of integers that are too large for `values`, if they are categories.
-    exact: NDArray[Any] | None = None
+    exact: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
 class Codes:
     """A column of categories or strings."""
 
-    codes: NDArray[Any]  # (n,) positions in `values`; -1 is missing
+    codes: np.ndarray  # (n,) positions in `values`; -1 is missing
     values: Any  # distinct; of objects where they are strings
     given: bool  # whether the user has chosen values and their order, as in a category dtype
     missing: int

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dps.preprocessing.columns import Codes, Numbers, Read
 from dps.preprocessing.dtypes import kind_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: Of the calendar, each a column of categories.
 _PARTS = ("year", "month", "day_of_week", "hour")
@@ -15,7 +18,7 @@ _PARTS = ("year", "month", "day_of_week", "hour")
 PARTS = (*_PARTS, "days")
 
 
-def check_part_names(frame: Any) -> None:
+def check_part_names(frame: pd.DataFrame) -> None:
     """Raise if a column of a pandas dataframe has the name of a part of a date.
 
     Raises
@@ -29,7 +32,7 @@ def check_part_names(frame: Any) -> None:
         raise ValueError(f"X has columns named {taken}, as parts of its dates are: rename them")
 
 
-def parts_of_dates(series: Any, name: str) -> dict[Any, Read]:
+def parts_of_dates(series: pd.Series, name: str) -> dict[Any, Read]:
     """The parts of a column of dates, durations or periods, by name.
 
     ``name_year``, ``name_month`` (1 to 12), ``name_day_of_week`` (0 is Monday) and ``name_hour``
@@ -60,7 +63,7 @@ def parts_of_dates(series: Any, name: str) -> dict[Any, Read]:
     return found
 
 
-def _of_numpy(series: Any) -> Any:
+def _of_numpy(series: pd.Series) -> Any:
     """Arrow's dates as NumPy has them, with their time zone."""
     import pandas as pd
     import pyarrow as pa

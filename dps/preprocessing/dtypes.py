@@ -6,11 +6,14 @@ Looks at no value, so that it can judge the empty frame that describes a dask da
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from dps.data.partitions import check_names
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Kind = Literal["number", "category", "text", "lists", "object", "date", "other"]
 
@@ -56,7 +59,7 @@ def _kind_of_arrow(dtype: Any) -> Kind:
     return "number" if dtype.kind in "biuf" or types.is_decimal(arrow) else "other"
 
 
-def check_frame(frame: Any) -> None:
+def check_frame(frame: pd.DataFrame) -> None:
     """Raise if a frame has no columns, or two of one name.
 
     Raises
@@ -68,7 +71,7 @@ def check_frame(frame: Any) -> None:
     check_names(frame)
 
 
-def unfit_columns(frame: Any, parts: bool) -> tuple[list[Any], list[str]]:
+def unfit_columns(frame: pd.DataFrame, parts: bool) -> tuple[list[Any], list[str]]:
     """Columns that cannot be encoded, whatever they hold, and what to do about them.
 
     Parameters
@@ -108,5 +111,5 @@ def _listed(names: Sequence[Any]) -> str:
     return str([str(name) for name in names])
 
 
-def _dtypes(frame: Any, names: Sequence[Any]) -> str:
+def _dtypes(frame: pd.DataFrame, names: Sequence[Any]) -> str:
     return ", ".join(str(frame.dtypes[name]) for name in names)

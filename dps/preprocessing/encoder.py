@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils._param_validation import Interval, RealNotInt, StrOptions
 from sklearn.utils._set_output import _wrap_data_with_container
@@ -24,6 +23,11 @@ from dps.preprocessing.frame_reader import keep_frame, read_frame
 from dps.preprocessing.layout import Layout
 from dps.preprocessing.learning import make_layout
 from dps.preprocessing.survey import FrameSurvey, Survey, merge
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from dps._typing import MatrixLike, VectorLike
 
 #: Parameters for columns that have one a category, and what they are without.
 _OF_CATEGORIES = {"handle_unknown": "ignore", "min_frequency": None, "max_categories": None}
@@ -153,7 +157,7 @@ class FrameEncoder(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):
         self.max_categories = max_categories
         self.dtype = dtype
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: MatrixLike, y: VectorLike | None = None) -> Self:
         """Learn categories, and the means of columns with missing values.
 
         Parameters
@@ -177,7 +181,7 @@ class FrameEncoder(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):
             return self._learn(Parts(X).computed(reader.survey, None))
         return self._learn([reader.survey(X)], whole=True)
 
-    def transform(self, X: Any) -> Any:
+    def transform(self, X: MatrixLike) -> Any:
         """Encode.
 
         Parameters
@@ -197,7 +201,7 @@ class FrameEncoder(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):
             return Parts(X).csr(self._layout, self._layout.width, self.dtype_)
         return _wrap_data_with_container("transform", self._layout(X), X, self)
 
-    def fit_transform(self, X: Any, y: Any = None, **_: Any) -> Any:
+    def fit_transform(self, X: MatrixLike, y: VectorLike | None = None, **_: Any) -> Any:
         """Fit, then encode; a pandas dataframe is read once."""
         if is_dask(X):
             return self.fit(X).transform(X)
@@ -212,7 +216,7 @@ class FrameEncoder(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):
         self._learn([reader.look(read)], whole=True)
         return self._layout(read)
 
-    def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
+    def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
         """Names of the encoded columns.
 
         ``origin_JFK`` for a category, ``origin#17`` for a bucket, ``origin:destination#17`` for
@@ -317,7 +321,7 @@ class Reader:
     parts: bool = False  # whether dates are read as their parts
     ordered: bool = False  # whether lists are read as sequences
 
-    def __call__(self, frame: Any, *_: Any) -> ReadFrame:
+    def __call__(self, frame: pd.DataFrame, *_: Any) -> ReadFrame:
         """What is kept of a partition until it can be encoded: no strings, but their codes."""
         read = read_frame(frame, self.names, parts=self.parts)
         return keep_frame(read, hashed=not self.look.values, ordered=self.ordered)
@@ -327,7 +331,7 @@ class Reader:
         give_back_unused()  # a third of the CSR to come
         return self.look(read)
 
-    def survey(self, frame: Any) -> FrameSurvey:
+    def survey(self, frame: pd.DataFrame) -> FrameSurvey:
         """What is to be known of a partition."""
         read = read_frame(frame, self.names, parts=self.parts)
         if self.ordered:

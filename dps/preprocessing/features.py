@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dps.data.hashing import buckets_of, hashes_of
 from dps.preprocessing.columns import (
@@ -66,7 +65,7 @@ class Feature(Protocol):
 class Number:
     """A number as it is."""
 
-    name: Any
+    name: object
     place: int  # among the numbers of the frame
     fill: float  # in place of a missing one
     indicator: bool  # whether a column behind it says that it was missing
@@ -84,7 +83,7 @@ class Number:
         """Names of the columns."""
         return [str(self.name), *_indicator(self.name, self.indicator)]
 
-    def values(self, columns: dict[Any, Read], rows: int) -> NDArray[Any]:
+    def values(self, columns: dict[Any, Read], rows: int) -> np.ndarray:
         """The column's values."""
         column = columns[self.name]
         if isinstance(column, EmptyColumn):
@@ -102,7 +101,7 @@ class Number:
 class OneHot:
     """A column a category."""
 
-    name: Any
+    name: object
     categories: Any
     indicator: bool  # whether a missing value is one more category
     infrequent: Any = None  # categories that share the column behind the others, if any
@@ -127,14 +126,14 @@ class OneHot:
         """What writes a partition's values."""
         return _writer(self, columns, first, first + self.width - 1 if self.indicator else -1)
 
-    def places(self, values: Any) -> NDArray[Any]:
+    def places(self, values: Any) -> np.ndarray:
         """The category that each value is."""
         if values is self.categories or values.equals(self.categories):
             return np.arange(len(self.categories))
         before, now = kind_of_values(self.categories), kind_of_values(values)
         if before != now and len(values):
             raise _changed(self.name, before, now)
-        places: NDArray[Any] = self.categories.get_indexer(values)
+        places: np.ndarray = self.categories.get_indexer(values)
         if self.infrequent is not None:
             shared = np.flatnonzero(places < 0)
             if self.unknown != "infrequent_if_exist":
@@ -143,7 +142,7 @@ class OneHot:
             places[shared] = len(self.categories)
         return places
 
-    def check(self, column: Codes, places: NDArray[Any]) -> None:
+    def check(self, column: Codes, places: np.ndarray) -> None:
         """Raise where a row has a category that is not known, if that is an error."""
         if self.unknown != "error":
             return
@@ -163,7 +162,7 @@ class OneHot:
 class _InBuckets:
     """A column whose values fall in buckets."""
 
-    name: Any
+    name: object
     n_buckets: int
     indicator: bool
 
@@ -183,7 +182,7 @@ class _InBuckets:
         """The column of missing values, if there is one."""
         return first + self.n_buckets if self.indicator else -1
 
-    def places(self, values: Any) -> NDArray[Any]:
+    def places(self, values: Any) -> np.ndarray:
         """The bucket of each value."""
         return buckets_of(values, self.n_buckets)
 
@@ -216,7 +215,7 @@ class Bag(_InBuckets):
 class TokenSequence:
     """The tokens of a list in their order, side by side; none where the list is missing."""
 
-    name: Any
+    name: object
     most: int  # tokens of a row that count, from the first one on
     # Of strings, which become the numbers of their buckets, from 1 on; 0: they are numbers.
     n_buckets: int
@@ -308,7 +307,7 @@ def _check_buckets(n_buckets: int, least: int) -> None:
 _WORDS = {Numbers: "numbers", Codes: "categories or strings", ListColumn: "lists"}
 
 
-def _changed(name: Any, before: str, now: str) -> ColumnError:
+def _changed(name: object, before: str, now: str) -> ColumnError:
     return ColumnError(
         f"column {str(name)!r} of X{{place}} holds {now}, and held {before} when the "
         "encoder was fitted: convert it"
@@ -319,5 +318,5 @@ def _buckets(name: str, n: int) -> list[str]:
     return [f"{name}#{bucket}" for bucket in range(n)]
 
 
-def _indicator(name: Any, wanted: bool) -> list[str]:
+def _indicator(name: object, wanted: bool) -> list[str]:
     return [f"missingindicator_{name}"] if wanted else []

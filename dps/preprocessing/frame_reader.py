@@ -11,7 +11,7 @@ from dataclasses import replace
 from decimal import Decimal
 from itertools import chain
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,12 +30,15 @@ from dps.preprocessing.columns import (
 from dps.preprocessing.dates import parts_of_dates
 from dps.preprocessing.dtypes import kind_of
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 #: From here on float64 has not every integer.
 _WHOLE = 2.0**53
 _SEQUENCES = (list, tuple, set, frozenset, np.ndarray)
 
 
-def read_frame(frame: Any, names: Sequence[Any], *, parts: bool = False) -> ReadFrame:
+def read_frame(frame: pd.DataFrame, names: Sequence[Any], *, parts: bool = False) -> ReadFrame:
     """Read the named columns of a pandas dataframe.
 
     Parameters
@@ -107,7 +110,7 @@ def numbers_in(values: Any) -> NDArray[np.float64] | None:
     return found if np.isfinite(found).all() else None
 
 
-def _read(series: Any, name: str) -> Read:
+def _read(series: pd.Series, name: str) -> Read:
     kind = kind_of(series.dtype)
     if kind == "number":
         return _numbers(series, name)
@@ -122,7 +125,7 @@ def _read(series: Any, name: str) -> Read:
     raise ColumnError(f"column {name!r} of X{{place}} has dtype {series.dtype}: convert or drop it")
 
 
-def _numbers(series: Any, name: str) -> Numbers:
+def _numbers(series: pd.Series, name: str) -> Numbers:
     dtype, exact = series.dtype, None
     if isinstance(dtype, np.dtype):
         values = series.to_numpy()
@@ -155,7 +158,7 @@ def _numbers(series: Any, name: str) -> Numbers:
     return Numbers(values, int(np.isnan(values).sum()), exact)
 
 
-def _categories(series: Any, name: str) -> Codes:
+def _categories(series: pd.Series, name: str) -> Codes:
     if hasattr(series, "cat"):
         codes, values, given = series.cat.codes.to_numpy(), series.cat.categories, True
     else:
@@ -186,7 +189,7 @@ def _plain(values: Any, name: str) -> Any:
     return index
 
 
-def _codes_of(series: Any) -> Codes:
+def _codes_of(series: pd.Series) -> Codes:
     """Codes of strings, in the order in which they come."""
     import pandas as pd
 
@@ -202,14 +205,14 @@ def _codes_of(series: Any) -> Codes:
     return Codes(codes, pd.Index(values, dtype=object), False, missing)
 
 
-def _smallest(codes: NDArray[Any], n_values: int) -> NDArray[Any]:
+def _smallest(codes: np.ndarray, n_values: int) -> np.ndarray:
     for dtype in (np.int8, np.int16):
         if n_values <= np.iinfo(dtype).max:
             return codes.astype(dtype)
     return codes.astype(np.int32)
 
 
-def _objects(series: Any, name: str) -> Codes | ListColumn | EmptyColumn | Numbers:
+def _objects(series: pd.Series, name: str) -> Codes | ListColumn | EmptyColumn | Numbers:
     import pandas as pd
 
     absent = series.isna().to_numpy()
@@ -240,7 +243,7 @@ def _objects(series: Any, name: str) -> Codes | ListColumn | EmptyColumn | Numbe
     return Codes(_smallest(codes, len(values)), values, False, int(absent.sum()))
 
 
-def _lists(rows: NDArray[Any], absent: NDArray[np.bool_], name: str) -> ListColumn:
+def _lists(rows: np.ndarray, absent: NDArray[np.bool_], name: str) -> ListColumn:
     import pandas as pd
 
     there = rows[~absent]
@@ -263,7 +266,7 @@ def _lists(rows: NDArray[Any], absent: NDArray[np.bool_], name: str) -> ListColu
     return _bags(counts, codes, absent, pd.Index(values, dtype=object))
 
 
-def _arrow_lists(series: Any) -> ListColumn:
+def _arrow_lists(series: pd.Series) -> ListColumn:
     import pandas as pd
     import pyarrow.compute as pc
 
@@ -276,7 +279,7 @@ def _arrow_lists(series: Any) -> ListColumn:
 
 
 def _bags(
-    counts: NDArray[np.int64], codes: NDArray[Any], absent: NDArray[np.bool_], values: Any
+    counts: NDArray[np.int64], codes: np.ndarray, absent: NDArray[np.bool_], values: Any
 ) -> ListColumn:
     """A column of the tokens that lie one row after the other; missing tokens are dropped."""
     if len(codes) and codes.min() < 0:
@@ -292,7 +295,7 @@ def _bags(
     return ListColumn(starts, marked, values, int(absent.sum()))
 
 
-def _arrow(series: Any) -> Any:
+def _arrow(series: pd.Series) -> Any:
     """A column as pyarrow's chunked array."""
     import pyarrow as pa
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import scipy.sparse
@@ -34,6 +34,9 @@ from dps.preprocessing.features import Bag, Feature, Hashed, Number, OneHot, Tok
 from dps.preprocessing.frame_reader import read_frame
 from dps.preprocessing.survey import missing_values
 from dps.preprocessing.writers import Writer
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Missing = Literal["error", "indicator", "mean"]
 
@@ -85,7 +88,7 @@ class Layout:
         stored = frame.rows * len(self.features) + tokens
         return stored * (np.dtype(self.dtype).itemsize + 4) + 4 * frame.rows
 
-    def __call__(self, frame: Any, where: int | str = "") -> Any:
+    def __call__(self, frame: pd.DataFrame, where: int | str = "") -> Any:
         """Encode a pandas dataframe, or what was read of it, as a CSR matrix.
 
         Parameters

@@ -110,7 +110,7 @@ def make_layout(
 
 
 def _feature(
-    name: Any,
+    name: object,
     column: ColumnSurvey,
     n_buckets: int | None,
     missing: Missing,

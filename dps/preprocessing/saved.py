@@ -69,7 +69,7 @@ def _fields_of_index(index: Any) -> dict[str, Any]:
     return {"values": index.to_numpy(), "zone": zone, "ends": None}
 
 
-def _index(values: Any, zone: Any, ends: Any) -> Any:
+def _index(values: Any, zone: object, ends: Any) -> Any:
     import pandas as pd
 
     if ends is not None:
@@ -106,14 +106,14 @@ def _fields_of_timestamp(name: Any) -> dict[str, Any]:
     return {"is": name.tz_convert("UTC").tz_localize(None).isoformat(), "zone": _zone_of(name.tz)}
 
 
-def _timestamp(zone: Any, **text: Any) -> Any:
+def _timestamp(zone: object, **text: object) -> Any:
     import pandas as pd
 
     made = pd.Timestamp(str(text["is"]))
     return made if zone is None else made.tz_localize("UTC").tz_convert(_zone(zone))
 
 
-def _fields_of_interval(name: Any) -> dict[str, Any]:
+def _fields_of_interval(name: object) -> dict[str, Any]:
     return {each: getattr(name, each) for each in _INTERVAL}
 
 
@@ -123,7 +123,7 @@ def _interval(left: Any, right: Any, closed: Any) -> Any:
     return pd.Interval(left, right, closed)
 
 
-def _zone_of(zone: Any) -> str:
+def _zone_of(zone: object) -> str:
     """The name of a time zone that `_zone` makes the same of."""
     try:
         if str(_zone(str(zone))) == str(zone):
@@ -156,7 +156,7 @@ def _check_one_hot(feature: OneHot) -> None:
         raise ValueError(f"categories of {feature.name!r} are none, or come twice")
 
 
-def _column_of(name: Any, columns: tuple[Any, ...], parts: bool) -> Any:
+def _column_of(name: object, columns: tuple[Any, ...], parts: bool) -> Any:
     """The column that a feature is of, or that has it as a part."""
     if name in columns or not parts:
         return name

@@ -51,7 +51,7 @@ class NumberWriter:
 class CodesWriter:
     """Categories: a one in the column of their code."""
 
-    name: Any
+    name: object
     table: NDArray[np.int32]
 
     def add(self, rows: RowEncoder, columns: dict[Any, Read]) -> None:
@@ -64,7 +64,7 @@ class CodesWriter:
 class TokensWriter:
     """Lists: the counts of their tokens."""
 
-    name: Any
+    name: object
     table: NDArray[np.int32]
 
     def add(self, rows: RowEncoder, columns: dict[Any, Read]) -> None:
@@ -77,7 +77,7 @@ class TokensWriter:
 class SequenceWriter:
     """Lists in their order: the values of their tokens, in columns from `first` on."""
 
-    name: Any
+    name: object
     values: NDArray[np.float64]
     first: int
     most: int
@@ -128,7 +128,7 @@ class LookupWriter:
         self.feature.writer(coded, self.first).add(rows, coded)
 
 
-def table_of_codes(places: NDArray[Any], first: int, missing: int) -> NDArray[np.int32]:
+def table_of_codes(places: np.ndarray, first: int, missing: int) -> NDArray[np.int32]:
     """The column of each code from -1 on; negative places have none."""
     table = np.empty(len(places) + 1, np.int32)
     table[0] = missing

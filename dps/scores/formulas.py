@@ -15,34 +15,34 @@ from dps.data.spread import merged
 from dps.losses.base import as_columns
 
 
-def equal(y_true: NDArray[Any], y_pred: NDArray[Any]) -> NDArray[np.bool_]:
+def equal(y_true: np.ndarray, y_pred: np.ndarray) -> NDArray[np.bool_]:
     """Whether a row has its label, or all of its labels; (n,)."""
     same: Any = y_true == y_pred
     return same if same.ndim == 1 else same.all(axis=1)
 
 
-def squared(y_true: NDArray[Any], y_pred: NDArray[Any]) -> NDArray[np.float64]:
+def squared(y_true: np.ndarray, y_pred: np.ndarray) -> NDArray[np.float64]:
     """Squared errors, (n, n_outputs)."""
     return _errors(y_true, y_pred) ** 2
 
 
-def absolute(y_true: NDArray[Any], y_pred: NDArray[Any]) -> NDArray[np.float64]:
+def absolute(y_true: np.ndarray, y_pred: np.ndarray) -> NDArray[np.float64]:
     """Absolute errors, (n, n_outputs)."""
     return np.abs(_errors(y_true, y_pred))
 
 
-def negative_logs(chances: NDArray[Any]) -> NDArray[Any]:
+def negative_logs(chances: np.ndarray) -> np.ndarray:
     """Minus the logarithms of probabilities, kept from 0 and 1 as scikit-learn keeps them."""
     least = np.finfo(chances.dtype).eps
     return -np.log(np.clip(chances, least, 1 - least))
 
 
-def _errors(y_true: NDArray[Any], y_pred: NDArray[Any]) -> NDArray[np.float64]:
+def _errors(y_true: np.ndarray, y_pred: np.ndarray) -> NDArray[np.float64]:
     return as_columns(y_true.astype(np.float64)) - as_columns(y_pred)
 
 
 def moments(
-    y_true: NDArray[Any], y_pred: NDArray[Any], weight: NDArray[np.float64]
+    y_true: np.ndarray, y_pred: np.ndarray, weight: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """What R2 needs of some rows, (1 + 3 n_outputs,).
 

@@ -57,7 +57,9 @@ class _Gathered(Score):
             raise ValueError(f"scoring={self.name!r} is not possible here: {error}") from error
         return score
 
-    def sums(self, targets: TargetEncoding, y: Any, raw: Any, weight: Any) -> NDArray[np.float64]:
+    def sums(
+        self, targets: TargetEncoding, y: Any, raw: np.ndarray, weight: Any
+    ) -> NDArray[np.float64]:
         """The rows."""
         rows = np.column_stack([raw, y, weight])
         return np.concatenate([[len(rows)], rows.ravel()])
@@ -92,14 +94,14 @@ class _Gathered(Score):
 class _Outputs(BaseEstimator):  # type: ignore[misc]
     """A model as scorers see it, whose X are raw outputs of the rows that are scored."""
 
-    def __init__(self, targets: TargetEncoding, y: NDArray[Any]) -> None:
+    def __init__(self, targets: TargetEncoding, y: np.ndarray) -> None:
         self.targets = targets
         self.y = y
 
-    def predict(self, X: NDArray[Any]) -> NDArray[Any]:
+    def predict(self, X: np.ndarray) -> np.ndarray:
         return self._seen("predict", X)
 
-    def _seen(self, method: str, X: NDArray[Any]) -> NDArray[Any]:
+    def _seen(self, method: str, X: np.ndarray) -> np.ndarray:
         return seen(method, self.targets, self.y, X)[1]
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -111,11 +113,11 @@ class _Classifier(ClassifierMixin, _Outputs):  # type: ignore[misc]
     def classes_(self) -> Any:
         return self.targets.classes
 
-    def decision_function(self, X: NDArray[Any]) -> NDArray[Any]:
+    def decision_function(self, X: np.ndarray) -> np.ndarray:
         return self._seen("decision_function", X)
 
     @available_if(lambda self: self.targets.loss.has_probabilities)  # type: ignore[untyped-decorator]
-    def predict_proba(self, X: NDArray[Any]) -> NDArray[Any]:
+    def predict_proba(self, X: np.ndarray) -> np.ndarray:
         return self._seen("predict_proba", X)
 
 

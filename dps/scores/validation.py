@@ -44,7 +44,9 @@ class Score(ABC):
         return self
 
     @abstractmethod
-    def sums(self, targets: TargetEncoding, y: Any, raw: Any, weight: Any) -> NDArray[np.float64]:
+    def sums(
+        self, targets: TargetEncoding, y: Any, raw: np.ndarray, weight: Any
+    ) -> NDArray[np.float64]:
         """What is reported of some rows, (k,): of encoded targets, raw outputs and weights."""
 
     def joined(self, parts: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
@@ -65,10 +67,12 @@ class _OfRows(Score):
     """A score whose reports are sums over rows."""
 
     @abstractmethod
-    def of_rows(self, targets: TargetEncoding, y: NDArray[Any], raw: NDArray[Any]) -> Any:
+    def of_rows(self, targets: TargetEncoding, y: np.ndarray, raw: np.ndarray) -> Any:
         """What is summed, (n,) or (n, k)."""
 
-    def sums(self, targets: TargetEncoding, y: Any, raw: Any, weight: Any) -> NDArray[np.float64]:
+    def sums(
+        self, targets: TargetEncoding, y: Any, raw: np.ndarray, weight: Any
+    ) -> NDArray[np.float64]:
         """Weighted sums, (k,)."""
         rows = np.asarray(self.of_rows(targets, y, raw), np.float64)
         return np.atleast_1d(weight @ rows)
@@ -93,7 +97,7 @@ class RowScore(_OfRows):
     # ``function(y_true, y_pred)`` is a number a row, (n,), the higher the better: of an error
     # return minus that. It is given some thousand rows at a time. On a cluster it must lie in a
     # module that the workers can import.
-    function: Callable[[NDArray[Any], NDArray[Any]], Any]
+    function: Callable[[np.ndarray, np.ndarray], Any]
     # {"predict", "predict_proba", "decision_function"} what ``y_pred`` is: labels, or of a
     # regression numbers; probabilities, a column a class in the order of ``classes_``; or raw
     # outputs, a column each.
@@ -113,7 +117,7 @@ class RowScore(_OfRows):
         """Whether it is of them."""
         return self.response_method == "predict_proba"
 
-    def of_rows(self, targets: TargetEncoding, y: NDArray[Any], raw: NDArray[Any]) -> Any:
+    def of_rows(self, targets: TargetEncoding, y: np.ndarray, raw: np.ndarray) -> Any:
         """The numbers that the function returns."""
         scored = np.asarray(self.function(*seen(self.response_method, targets, y, raw)))
         if scored.shape != (len(raw),):
@@ -124,7 +128,7 @@ class RowScore(_OfRows):
         return scored
 
 
-def seen(method: str, targets: TargetEncoding, y: NDArray[Any], raw: NDArray[Any]) -> Any:
+def seen(method: str, targets: TargetEncoding, y: np.ndarray, raw: np.ndarray) -> Any:
     """Targets and predictions as users know them.
 
     Parameters
@@ -152,7 +156,7 @@ def seen(method: str, targets: TargetEncoding, y: NDArray[Any], raw: NDArray[Any
     return classes[targets.codes(y)], predicted
 
 
-def _codes(raw: NDArray[Any]) -> NDArray[np.intp]:
+def _codes(raw: np.ndarray) -> NDArray[np.intp]:
     """Codes of the classes that are predicted."""
     codes: NDArray[np.intp]
     codes = (raw[:, 0] > 0).astype(np.intp) if raw.shape[1] == 1 else raw.argmax(axis=1)
@@ -173,7 +177,7 @@ class _Probabilities(_OfRows):
 class _LogLoss(_Probabilities):
     """Minus the log loss."""
 
-    def of_rows(self, targets: TargetEncoding, y: NDArray[Any], raw: NDArray[Any]) -> Any:
+    def of_rows(self, targets: TargetEncoding, y: np.ndarray, raw: np.ndarray) -> Any:
         chances, codes = targets.loss.probabilities(raw), targets.codes(y)
         if targets.multilabel:
             return -formulas.negative_logs(np.where(codes, chances, 1 - chances)).sum(axis=1)
@@ -194,7 +198,7 @@ class _Brier(_Probabilities):
             )
         return self
 
-    def of_rows(self, targets: TargetEncoding, y: NDArray[Any], raw: NDArray[Any]) -> Any:
+    def of_rows(self, targets: TargetEncoding, y: np.ndarray, raw: np.ndarray) -> Any:
         chances = targets.loss.probabilities(raw).astype(np.float64)
         true = targets.codes(y)[:, None] == np.arange(chances.shape[1])
         distance = ((chances - true) ** 2).sum(axis=1)
@@ -225,7 +229,7 @@ class _OfLabels(_OfRows):
         """Three for each label."""
         return 3 * self.n_labels
 
-    def of_rows(self, targets: TargetEncoding, y: NDArray[Any], raw: NDArray[Any]) -> Any:
+    def of_rows(self, targets: TargetEncoding, y: np.ndarray, raw: np.ndarray) -> Any:
         true, predicted = targets.codes(y) > 0, raw > 0
         if not targets.multilabel:
             labels = np.arange(self.n_labels)
@@ -259,7 +263,9 @@ class _R2(Score):
         """The weight, and three for each output."""
         return 1 + 3 * self.n_outputs
 
-    def sums(self, targets: TargetEncoding, y: Any, raw: Any, weight: Any) -> NDArray[np.float64]:
+    def sums(
+        self, targets: TargetEncoding, y: Any, raw: np.ndarray, weight: Any
+    ) -> NDArray[np.float64]:
         """Moments."""
         true, predicted = seen("predict", targets, y, raw)
         return formulas.moments(true, predicted, weight)
@@ -271,11 +277,11 @@ class _R2(Score):
         return float(formulas.r2(sums).mean())
 
 
-def _squared(y_true: NDArray[Any], y_pred: NDArray[Any]) -> NDArray[Any]:
+def _squared(y_true: np.ndarray, y_pred: np.ndarray) -> np.ndarray:
     return -formulas.squared(y_true, y_pred).mean(axis=1)
 
 
-def _absolute(y_true: NDArray[Any], y_pred: NDArray[Any]) -> NDArray[Any]:
+def _absolute(y_true: np.ndarray, y_pred: np.ndarray) -> np.ndarray:
     return -formulas.absolute(y_true, y_pred).mean(axis=1)
 
 

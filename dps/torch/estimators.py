@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -47,10 +48,10 @@ module_ : Module
 class _Torch(Stepped):
     """What the two estimators share."""
 
-    module: Any = field(kw_only=False)
-    criterion: Any = field(default=None, kw_only=False)
+    module: Callable[..., nn.Module] | nn.Module = field(kw_only=False)
+    criterion: Callable[..., Any] | None = field(default=None, kw_only=False)
     device: str = "auto"
-    takes: str = "dense"
+    takes: Literal["dense", "sparse", "columns"] = "dense"
 
     _code: ClassVar[tuple[str, ...]] = ("module", "criterion")
     _parameter_constraints: ClassVar[dict[str, Any]] = {

@@ -52,7 +52,7 @@ class Checkpoint:
     5
     """
 
-    path: Any
+    path: str | os.PathLike[str]
     every: Any = "60s"
     keep: int = 3
 
@@ -74,7 +74,7 @@ class Checkpoint:
     @property
     def seconds(self) -> float:
         """From one to the next."""
-        given: Any = self.every
+        given: object = self.every
         if isinstance(given, str):
             from dask.utils import parse_timedelta
 

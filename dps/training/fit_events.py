@@ -40,7 +40,7 @@ class FitEvents:
     def __init__(
         self,
         job: Job,
-        publish: Callable[[Mapping[str, Any]], None],
+        publish: Callable[[Mapping[str, object]], None],
     ) -> None:
         self._job = job
         self._fit = job.fit
@@ -107,7 +107,7 @@ class FitEvents:
     def _seconds(self) -> float:
         return round(time.monotonic() - self._began, 3)
 
-    def _send(self, kind: Kind, **fields: Any) -> None:
+    def _send(self, kind: Kind, **fields: object) -> None:
         self._publish(event(kind, self._fit, **fields))
 
 

@@ -71,7 +71,7 @@ def _of_few(
 
 
 def rows_of_labels(
-    X: Any, y: Any, weight: Any, *, labels: NDArray[Any]
+    X: Any, y: Any, weight: Any, *, labels: np.ndarray
 ) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
     """Which rows of a partition have some sorted labels: the label's number, and the row's."""
     found = as_targets(y).ravel()

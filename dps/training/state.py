@@ -43,7 +43,9 @@ class TrainState:
         return known and _kinds(self.optimizer) == _kinds(optimizer)
 
     @classmethod
-    def after(cls, start: TrainState | None, job: Job, model: Any, result: FitResult) -> TrainState:
+    def after(
+        cls, start: TrainState | None, job: Job, model: Model, result: FitResult
+    ) -> TrainState:
         """Where a fit has got to that started there."""
         stepped = not result.history[-1].full_batch  # else the state is as it was made
         return cls(

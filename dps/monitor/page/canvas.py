@@ -67,7 +67,7 @@ class Canvas:
     root : bokeh layout
     """
 
-    def __init__(self, name: str, palette: Palette, x: str, y: str, **options: Any) -> None:
+    def __init__(self, name: str, palette: Palette, x: str, y: str, **options: object) -> None:
         self.figure = figure(
             **{
                 "tools": "",

@@ -88,7 +88,7 @@ def enter(variables: dict[str, Any]) -> None:
     ]
 
 
-def _page(scheduler: Any, extra: Mapping[str, Any], doc: Any) -> None:
+def _page(scheduler: Any, extra: Mapping[str, object], doc: Any) -> None:
     """All of it."""
     from distributed.dashboard.components import scheduler as dask_pages
 
@@ -106,7 +106,7 @@ def _page(scheduler: Any, extra: Mapping[str, Any], doc: Any) -> None:
     _follow(doc, store, list(panels.values()), choice)
 
 
-def _single(name: str, scheduler: Any, extra: Mapping[str, Any], doc: Any) -> None:
+def _single(name: str, scheduler: Any, extra: Mapping[str, object], doc: Any) -> None:
     """One plot alone, as notebooks and JupyterLab embed it."""
     environment = Environment(loader=FileSystemLoader(Path(__file__).parent))
     palette, chosen = _asked(doc)
