@@ -18,23 +18,11 @@ from dps.modes import AllReduce, Async, Hybrid, Sync
 if TYPE_CHECKING:
     from dps import (
         errors as errors,
-    )
-    from dps import (
         losses as losses,
-    )
-    from dps import (
         metrics as metrics,
-    )
-    from dps import (
         model_selection as model_selection,
-    )
-    from dps import (
         models as models,
-    )
-    from dps import (
         optimizers as optimizers,
-    )
-    from dps import (
         preprocessing as preprocessing,
     )
     from dps.estimators.custom import ModelClassifier, ModelRegressor

@@ -10,8 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from ranks import Group
 
 from dps.data.batches import Batches, held_out_rows

@@ -27,8 +27,7 @@ from dps._runtime.words import S_SNAPSHOT_0, S_SNAPSHOT_1
 from dps.data import directories
 from dps.losses import LogLoss
 from dps.server import snapshots
-from dps.training import checkpoint_files as files
-from dps.training import checkpoints, launch, watch
+from dps.training import checkpoint_files as files, checkpoints, launch, watch
 from dps.training.steps import Steps
 from dps.training.watch import Watcher
 

@@ -359,8 +359,11 @@ def test_a_dict_is_asked_for_where_one_was_learned_from() -> None:
 
 
 def test_folds_may_be_stratified_by_scikit_learn() -> None:
-    from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
-    from sklearn.model_selection import cross_val_score as theirs
+    from sklearn.model_selection import (
+        StratifiedGroupKFold,
+        StratifiedKFold,
+        cross_val_score as theirs,
+    )
 
     groups = np.arange(300) // 3
     lazy = da.from_array(X, chunks=(70, 3)), da.from_array(Y, chunks=70)

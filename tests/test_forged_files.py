@@ -14,8 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from own_models import ByName
-from safetensors.numpy import load as load_arrays
-from safetensors.numpy import save as save_arrays
+from safetensors.numpy import load as load_arrays, save as save_arrays
 
 import dps
 

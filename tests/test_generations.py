@@ -17,8 +17,7 @@ import psutil
 import pytest
 from compiled import send_bytes
 from conditions import until
-from hypothesis import settings
-from hypothesis import strategies as st
+from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from ranks import FENCE, LoopbackLink, at_once
 

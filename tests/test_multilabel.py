@@ -16,8 +16,7 @@ import sklearn.metrics
 import sklearn.neural_network
 from configure import configure
 from distributed import Client
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from own_models import Softmax
 

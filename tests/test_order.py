@@ -16,8 +16,7 @@ import pytest
 import scipy.sparse
 from configure import configure
 from distributed import Client
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scipy.special import expit
 from sklearn.metrics import log_loss
 

@@ -19,8 +19,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 import scipy.sparse
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline

@@ -11,8 +11,7 @@ import pandas as pd
 import pytest
 import sklearn.metrics
 from distributed import Client
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from sklearn.exceptions import UndefinedMetricWarning
 
 import dps

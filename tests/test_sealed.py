@@ -14,8 +14,7 @@ import cloudpickle
 import numpy as np
 import pytest
 from dask.tokenize import tokenize
-from distributed.protocol import dask_deserialize, dask_serialize
-from distributed.protocol import pickle as of_dask
+from distributed.protocol import dask_deserialize, dask_serialize, pickle as of_dask
 
 from dps.data.partitions import Partition
 from dps.data.sealed import identity, sealed

@@ -13,8 +13,7 @@ import pytest
 import scipy.sparse
 import sklearn.model_selection
 from distributed import Client
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.model_selection import GroupKFold, PredefinedSplit, ShuffleSplit, TimeSeriesSplit
 

@@ -12,8 +12,7 @@ import pytest
 import scipy.sparse
 from cases import pairs
 from configure import placed
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from ranks import MODES
 
 import dps

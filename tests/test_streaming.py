@@ -27,8 +27,7 @@ import scipy.sparse
 from cases import pairs
 from configure import configure
 from distributed import Client, LocalCluster, get_worker
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import dps
 from dps.data import disk, keeping, sources

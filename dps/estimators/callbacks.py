@@ -25,8 +25,7 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 FRAMES = 1
 
 try:
-    from sklearn.callback import CallbackSupportMixin
-    from sklearn.callback import with_callbacks as _managed
+    from sklearn.callback import CallbackSupportMixin, with_callbacks as _managed
 except ImportError:  # scikit-learn before 1.9
     FRAMES = 0
 

@@ -54,9 +54,10 @@ LINEAR = """
 penalty : {"l2", "l1", "elasticnet"} or None, default="l2"
     L-BFGS ends with the zeros of L1; stochastic steps leave some of them small.
 alpha : float, "auto" or "cv", default="auto"
-    Strength of the penalty; "auto" is 1 / (sum of sample weights), or 1 / rows. "cv" multiplies
-    it by powers of ten if that lowers the loss of held-out rows by 1% and two standard errors.
-    These are `X_val`, or up to five folds of a sample of at most 2^21 stored values.
+    Strength of the penalty; of L2 ``alpha / 2 * |w|**2`` is added to the mean loss of a row. "auto"
+    is 1 / (sum of sample weights), or 1 / rows. "cv" multiplies it by powers of ten if that lowers
+    the loss of held-out rows by 1% and two standard errors. These are `X_val`, or up to five folds
+    of a sample of at most 2^21 stored values.
 standardize : bool or "auto", default="auto"
     Whether numbers count as those of deviation one, as in glmnet and Spark: in the penalty, and
     in steps of SGD, momentum, Adagrad and Adam. "auto" is True, but ``alpha="cv"`` also tries

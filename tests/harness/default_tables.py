@@ -27,13 +27,17 @@ REASONS = {
 }
 
 
+def shown(value: object) -> str:
+    return f'"{value}"' if isinstance(value, str) else repr(value)
+
+
 def table() -> str:
     """A row a parameter."""
     models = [kind(None) if kind is dps.ModelClassifier else kind() for kind in KINDS]
     params = [model.get_params(deep=False) for model in models]
     lines = ["| | linear | MLP | FM | Model, Torch | they differ, because |", "|---" * 6 + "|"]
     for name, why in REASONS.items():
-        values = [f"`{each[name]!r}`" if name in each else "" for each in params]
+        values = [f"`{shown(each[name])}`" if name in each else "" for each in params]
         assert len(set(values)) > 1, f"{name} does not differ"
         lines.append(f"| `{name}` | {' | '.join(values)} | {why} |")
     known = {name for each in params for name in each}

@@ -15,8 +15,7 @@ from dps._runtime.wire import SocketWire
 from dps.errors import ServerLostError
 from dps.group import Channel, ChannelSpec
 from dps.models import TableSpec
-from dps.modes import MODES as ALL_MODES
-from dps.modes import Mode, Sync
+from dps.modes import MODES as ALL_MODES, Mode, Sync
 from dps.optimizers import SGD, Constant, Optimizer
 from dps.optimizers.update import Rates, Update
 from dps.server.operations import claim

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 from compiled import lazy_apply, lazy_flush, lazy_gather
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from dps._kernels.lazy import LazyUpdate
 from dps._kernels.optimizers import UpdateKernel

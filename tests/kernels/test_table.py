@@ -5,8 +5,7 @@ import threading
 import numpy as np
 import pytest
 from compiled import homes
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from dps._kernels.table import MAKING, TableRows
 
