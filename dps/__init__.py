@@ -9,7 +9,7 @@ replicas, do without scikit-learn.
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 from typing import TYPE_CHECKING, Any
 
 from dps.cluster.options import register
@@ -107,4 +107,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *_PACKAGES])
+    without = set() if importlib.util.find_spec("torch") else {"torch"}
+    return sorted({*__all__, *_PACKAGES} - without)

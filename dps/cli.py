@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from dps import ParameterServer
+import dps
 
 
 @click.group(name="dps")
@@ -16,7 +16,7 @@ def main() -> None:
 @click.argument("scheduler")
 def servers(scheduler: str) -> None:
     """List the parameter servers with names of the cluster at SCHEDULER, an address."""
-    for each in ParameterServer.list(client=scheduler):
+    for each in dps.ParameterServer.list(client=scheduler):
         if "error" in each:
             said = each["error"]
         else:
