@@ -85,7 +85,7 @@ def test_dask_dps_lists_the_servers_of_a_cluster(client: Client) -> None:
 
 def test_a_server_may_be_given_the_address_of_a_cluster(client: Client) -> None:
     def clients() -> int:
-        """Those of workers, which Actors make, are left out."""
+        """Clients of workers, which Actors make, do not count."""
         names = client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.clients))
         return sum(name.startswith("Client-") and "-worker-" not in name for name in names)
 

@@ -221,6 +221,13 @@ def test_a_fit_under_an_annotation_runs_where_the_resource_is() -> None:
         with dask.annotate(resources={"big": 1}):
             model = classifier(client, max_iter=2, loss=slow_loss(0.0)).fit(*chunks())
         assert list(model.plan_.workers) == [big]
+        (small,) = known.keys() - {big}
+        data = tuple(client.persist(each, workers=[small]) for each in chunks())
+        with client.as_current():
+            wait(data)
+        with dask.annotate(resources={"big": 1}):
+            model = classifier(client, max_iter=2, loss=slow_loss(0.0)).fit(*data)
+        assert list(model.plan_.workers) == [big]
         with (
             dask.annotate(resources={"huge": 1}),
             pytest.raises(ClusterError, match=r"no worker has the resources \{'huge': 1\}"),

@@ -85,6 +85,7 @@ CONSTANT = np.c_[T[:, 0], np.ones(ROWS)]
         ("d2_absolute_error_score", T[:, 0], np.r_[P[1:, 0], 0], {}),
         ("d2_log_loss_score", WORDS, CHANCE, {}),
         ("d2_log_loss_score", Y, np.c_[1 - CHANCE, CHANCE / 2, CHANCE / 2], {"labels": [0, 1, 2]}),
+        ("d2_log_loss_score", np.ones(ROWS, int), np.c_[1 - CHANCE, CHANCE], {"labels": [0, 1]}),
         ("d2_brier_score", Y, CHANCE, {}),
         ("d2_brier_score", WORDS, CHANCE, {"pos_label": "no"}),
         ("d2_brier_score", np.sort(WORDS), np.c_[1 - CHANCE, CHANCE], {}),

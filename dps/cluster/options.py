@@ -31,7 +31,7 @@ def register() -> None:
 class Options:
     """What ``dask.config.set({"dps.timeout": 10})`` and the like ask for; docs/data.md has them.
 
-    The defaults are those of dps.yaml, which Dask shows.
+    Defaults are equal to those in dps.yaml, which Dask shows.
 
     Examples
     --------
@@ -50,7 +50,7 @@ class Options:
     grace: float = 2.0  # seconds in which workers may end what runs, and say that they are there
     max_losses: int | None = None  # lost workers that a fit survives; None: any number
     fruitless_losses: int = 3  # losses in a row without progress that a fit survives
-    # What follows when a worker dies with rows that nobody can compute again.
+    # What follows when a worker dies with rows that cannot be computed again.
     on_data_loss: Literal["error", "drop"] = "error"
     monitor: bool = True  # whether fits report to the dashboard
 

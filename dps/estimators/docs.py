@@ -59,13 +59,13 @@ alpha : float, "auto" or "cv", default="auto"
     the loss of held-out rows by 1% and two standard errors. These are `X_val`, or up to five folds
     of a sample of at most 2^21 stored values.
 standardize : bool or "auto", default="auto"
-    Whether numbers count as those of deviation one, as in glmnet and Spark: in the penalty, and
-    in steps of SGD, momentum, Adagrad and Adam. "auto" is True, but ``alpha="cv"`` also tries
-    False on dense arrays, for columns in the same units (pixels). Numbers are the columns of dense
-    arrays and the numeric columns of dataframes; categories, and columns of sparse matrices,
-    count as they are. `coef_` is of the features as they are. Deviations are of all rows (of
-    partitions with more than 2^19 stored values of a sample), with `sample_weight` and without
-    `class_weight`; `partial_fit` keeps those of its first call.
+    Whether numbers are scaled to a standard deviation of one, as in glmnet and Spark, for the
+    penalty and for the steps of SGD, momentum, Adagrad and Adam. `coef_` belongs to the features
+    as given. "auto" is True, but ``alpha="cv"`` also tries False on dense arrays, for columns in
+    the same units (pixels). Numbers are the columns of dense arrays and the numeric columns of
+    dataframes; categories and columns of sparse matrices are not scaled. Deviations take in all
+    rows (a sample of partitions with more than 2^19 stored values), with `sample_weight` and
+    without `class_weight`; `partial_fit` keeps the deviations of its first call.
 l1_ratio : float, default=0.15
     Share of L1 in the elastic net.
 fit_intercept : bool, default=True

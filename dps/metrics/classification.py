@@ -124,7 +124,7 @@ def log_loss(
     >>> round(log_loss(y, da.from_array([0.5, 0.5, 1.0], chunks=2)), 4)
     0.4621
     """
-    looked = totals_of_logs(y_true, y_proba, sample_weight, client)
+    looked = totals(True, y_true, y_proba, sample_weight, client)
     at_labels, weight = log_loss_of(looked, labels), sum(part.weight for part in looked)
     return float(np.divide(at_labels, weight) if normalize else at_labels)
 
@@ -174,27 +174,23 @@ def brier_score_loss(
     >>> round(brier_score_loss(y, da.from_array([0.5, 0.5, 1.0], chunks=2)), 4)
     0.1667
     """
-    looked = totals_of_chances(y_true, y_proba, sample_weight, client)
+    looked = totals(False, y_true, y_proba, sample_weight, client)
     found, n_classes = brier_of(looked, pos_label, labels)
     found /= sum(part.weight for part in looked)
     halved = n_classes == 2 if scale_by_half == "auto" else scale_by_half
     return float(found / 2 if halved else found)
 
 
-def totals_of_logs(
-    y: VectorLike, chances: VectorLike, weight: VectorLike | None, client: ClientLike | None
+def totals(
+    of_logs: bool,
+    y: VectorLike,
+    chances: VectorLike,
+    weight: VectorLike | None,
+    client: ClientLike | None,
 ) -> list[Totals]:
-    """What `log_loss` is made of, of each partition."""
-    looked = of_partitions(_logs, of_scores, y, chances, weight, client)
-    _warn_unless_ones(looked)
-    return looked
-
-
-def totals_of_chances(
-    y: VectorLike, chances: VectorLike, weight: VectorLike | None, client: ClientLike | None
-) -> list[Totals]:
-    """What `brier_score_loss` is made of, of each partition."""
-    looked = of_partitions(_chances, of_scores, y, chances, weight, client)
+    """The sums of each partition from which log losses are made, or Brier scores."""
+    look = _logs if of_logs else _chances
+    looked = of_partitions(look, of_scores, y, chances, weight, client)
     _warn_unless_ones(looked)
     return looked
 

@@ -17,9 +17,10 @@ from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.utils.stats import _weighted_percentile
 
 from dps.metrics.checks import of_counts, of_numbers, of_positive
-from dps.metrics.classification import brier_of, log_loss_of, totals_of_chances, totals_of_logs
+from dps.metrics.classification import brier_of, log_loss_of, totals
 from dps.metrics.regression import of_outputs
 from dps.metrics.sums import Metric, merged, of_partitions, same_shape
+from dps.scores.formulas import negative_logs
 
 if TYPE_CHECKING:
     from dps._typing import ClientLike, Label, Multioutput, VectorLike
@@ -157,11 +158,11 @@ def d2_log_loss_score(
     y_true, y_proba, sample_weight, labels, client
         As for `log_loss`.
     """
-    parts = totals_of_logs(y_true, y_proba, sample_weight, client)
+    parts = totals(True, y_true, y_proba, sample_weight, client)
     if sum(part.rows for part in parts) < 2:
         return _undefined()
     weight, found = _by_class(parts)
-    about = -(found * np.log(found / weight)).sum()
+    about = (found * negative_logs(found / weight)).sum()  # also of one class alone
     return float(1 - log_loss_of(parts, labels) / about)
 
 
@@ -182,7 +183,7 @@ def d2_brier_score(
     y_true, y_proba, sample_weight, pos_label, labels, client
         As for `brier_score_loss`.
     """
-    parts = totals_of_chances(y_true, y_proba, sample_weight, client)
+    parts = totals(False, y_true, y_proba, sample_weight, client)
     if sum(part.rows for part in parts) < 2:
         return _undefined()
     weight, found = _by_class(parts)

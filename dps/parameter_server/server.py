@@ -391,7 +391,10 @@ class ParameterServer(NamedTensors):
         return made
 
     def disconnect(self) -> None:
-        """Give back what this object holds of the server, which goes on."""
+        """Give back what this object holds of the server, which goes on.
+
+        A client that was connected for it, since ``client=`` was an address, is closed.
+        """
         self._finish()
         self._requests.leave()
         if self.name is not None:  # without a name it ends with its client

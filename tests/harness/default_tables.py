@@ -11,7 +11,7 @@ import dps
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "modes.md"
 BEGIN = "<!-- Made of the parameters of the estimators by tests/harness/default_tables.py. -->\n"
-END = "<!-- The end of what is made. -->\n"
+END = "<!-- End of the generated table. -->\n"
 KINDS = (dps.LinearClassifier, dps.MLPClassifier, dps.FMClassifier, dps.ModelClassifier)
 #: Why families differ.
 REASONS = {
