@@ -5,10 +5,10 @@
 
 import os
 import sys
+import sysconfig
 from pathlib import Path
 
 import Cython
-import numpy
 from Cython.Build import cythonize
 from Cython.Build.Dependencies import create_dependency_tree
 from setuptools import Extension, setup
@@ -23,9 +23,13 @@ PORTABLE = os.environ.get("DPS_PORTABLE") == "1"
 # Python adds -g as well: what a debugger reads is a quarter of a compiler's time.
 FLAGS = ["-O1", "-g1", "-UNDEBUG"] if DEBUG else ["-O3", "-g0"]
 FLAGS += ["-fno-math-errno", "-ffp-contract=off", "-fno-wrapv"]
-MACROS = [("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION")]
-MACROS += [("DPS_DEBUG", "1")] if DEBUG else []
+MACROS = [("DPS_DEBUG", "1")] if DEBUG else []
 MACROS += [("DPS_PORTABLE", "1")] if PORTABLE else []
+
+#: One build for CPython 3.11, the first with what memoryviews need, and later ones. Free-threaded
+#: interpreters have no such interface yet.
+ABI3 = "cp311" if not sysconfig.get_config_var("Py_GIL_DISABLED") else None
+MACROS += [("Py_LIMITED_API", "0x030B0000")] if ABI3 else []
 
 # What Cython would else write into each translation, such as the type of memoryviews: half of it.
 SHARED = "dps._cython"
@@ -34,17 +38,18 @@ SHARED = "dps._cython"
 STAMP = Path("build/flags.txt")
 HEADERS = sorted(str(path) for path in Path("dps").glob("_*/*.h"))
 
-#: What tests alone call; not there in a source archive, and never installed.
+#: What tests alone call; never installed.
 OF_TESTS = sorted(Path("tests", "harness").glob("*.pyx"))
 SOURCES = sorted(Path("dps").rglob("*.pyx")) + OF_TESTS
 EXTENSIONS = [
     Extension(
         ".".join(source.with_suffix("").parts),
         [str(source)],
-        include_dirs=[numpy.get_include(), "dps/_kernels", "dps/_runtime"],
+        include_dirs=["dps/_kernels", "dps/_runtime"],
         define_macros=MACROS,
         extra_compile_args=FLAGS,
         depends=[str(STAMP), *HEADERS],
+        py_limited_api=bool(ABI3),
     )
     for source in [Path("dps/_cython.c"), *SOURCES]
 ]
@@ -71,7 +76,7 @@ class BuildKernels(build_ext):
         if not (self.inplace or self.editable_mode):
             names = {".".join(source.with_suffix("").parts) for source in OF_TESTS}
             self.extensions = [each for each in self.extensions if each.name not in names]
-        text = repr((FLAGS, MACROS, Cython.__version__, numpy.__version__, sys.version))
+        text = repr((FLAGS, MACROS, Cython.__version__, ABI3 or sys.version))
         if not STAMP.exists() or STAMP.read_text() != text:
             STAMP.parent.mkdir(exist_ok=True)
             STAMP.write_text(text)
@@ -102,6 +107,9 @@ class BuildKernels(build_ext):
     def build_extension(self, extension: Extension) -> None:
         """Compile a module, or take the one beside its source where nothing has changed."""
         beside = Path(self.get_ext_filename(extension.name))
+        for other in beside.parent.glob(f"{extension.name.split('.')[-1]}.*{beside.suffix}"):
+            if self.inplace and other.name != beside.name:
+                other.unlink()  # of another version, and imported before this one
         if self.beside_sources and newer(beside, *extension.sources, *extension.depends):
             self.mkpath(str(Path(self.build_lib, beside).parent))
             self.copy_file(str(beside), str(Path(self.build_lib, beside)))
@@ -110,4 +118,8 @@ class BuildKernels(build_ext):
 
 
 if __name__ == "__main__":  # processes that translate may import this file
-    setup(ext_modules=EXTENSIONS, cmdclass={"build_ext": BuildKernels})
+    setup(
+        ext_modules=EXTENSIONS,
+        cmdclass={"build_ext": BuildKernels},
+        options={"bdist_wheel": {"py_limited_api": ABI3}} if ABI3 else {},
+    )
