@@ -87,7 +87,7 @@ class ClusterError(DPSError):
 
 
 class VersionError(DPSError):
-    """dps is missing on a worker, or is of another version there."""
+    """dps is missing on a worker, or is of another version there or on the scheduler."""
 
 
 class WorkerLostError(DPSError):

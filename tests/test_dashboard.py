@@ -18,6 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import dask
 import dask.array as da
 import dask.dataframe as dd
 import numpy as np
@@ -31,6 +32,7 @@ from distributed import Client, LocalCluster
 from distributed.security import Security
 
 import dps
+from dps.errors import VersionError
 from dps.monitor.page.document import PLOTS, applications
 from dps.monitor.plugin import NAME, FitsPlugin
 from dps.monitor.store import FITS
@@ -69,12 +71,23 @@ sys.meta_path.insert(0, Missing())
 
 
 @contextlib.contextmanager
-def processes(folder: Path, *options: str, stub: str = "", tls: Any = None) -> Iterator[Client]:
-    """A cluster whose scheduler is a process of its own, in which a module cannot be imported."""
+def processes(
+    folder: Path, *options: str, stub: str = "", theirs: str = "", tls: Any = None
+) -> Iterator[Client]:
+    """A cluster whose scheduler is a process of its own.
+
+    In it, the module `stub` cannot be imported, or another version of dps is installed.
+    """
     file = str(folder / "scheduler.json")
     environment = dict(os.environ)
+    if theirs:
+        (folder / f"dps-{theirs}.dist-info").mkdir()
+        (folder / f"dps-{theirs}.dist-info" / "METADATA").write_text(
+            f"Name: dps\nVersion: {theirs}\n"
+        )
     if stub:
         (folder / "sitecustomize.py").write_text(MISSING.format(stub))
+    if stub or theirs:
         paths = [str(folder), environment.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     command = [sys.executable, "-m", "distributed.cli.dask_"]
@@ -167,6 +180,32 @@ def test_a_scheduler_without_bokeh_or_this_dps_is_one_warning_and_a_model(
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             assert fit(client).coef_ == pytest.approx(first.coef_)
+
+
+#: A cluster that has shown a page, and is closed.
+CLOSED = """
+import dps
+from distributed import Client, LocalCluster
+if __name__ == "__main__":
+    address = {"dashboard_address": "127.0.0.1:0"}
+    with LocalCluster(n_workers=1, processes=False, **address) as cluster, Client(cluster) as c:
+        dps.LinearClassifier(client=c).fit([[0.0], [1.0]] * 9, [0, 1] * 9)
+        print("dps-fits" in cluster.scheduler.plugins)
+"""
+
+
+def test_a_cluster_closes_without_a_word() -> None:
+    done = subprocess.run([sys.executable, "-c", CLOSED], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("True\n", "")
+
+
+def test_another_dps_on_the_scheduler(tmp_path: Path) -> None:
+    with processes(tmp_path, theirs="0.0.1") as client:
+        for _ in range(2):
+            with pytest.raises(VersionError, match=r"the scheduler has dps 0\.0\.1, this process"):
+                fit(client)
+        with dask.config.set({"dps.monitor": False}):
+            fit(client)
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,17 @@
 #if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__gnu_linux__)      \
     && !defined(DPS_PORTABLE)
 #define DPS_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+#define DPS_CAN(set) (__builtin_cpu_init(), __builtin_cpu_supports(set))
 #else
 #define DPS_CLONES
+#define DPS_CAN(set) 0
 #endif
 #define DPS_ALWAYS static inline __attribute__((always_inline))
+
+/* The set that the loader has picked. */
+DPS_ALWAYS const char *dps_instructions(void)
+{
+    return DPS_CAN("avx512f") ? "AVX-512" : DPS_CAN("avx2") ? "AVX2" : "those of every processor";
+}
 
 #endif

@@ -6,9 +6,12 @@ decides whether there is a fit.
 
 from __future__ import annotations
 
+import importlib.metadata
 import warnings
 import weakref
 from typing import Any
+
+from dps.errors import VersionError
 
 #: Clients whose scheduler has been asked.
 _asked: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -23,6 +26,11 @@ def show_fits(client: Any, timeout: float) -> None:
     timeout : float
         Seconds that the scheduler may take to answer.
 
+    Raises
+    ------
+    VersionError
+        The scheduler has another dps.
+
     Warns
     -----
     UserWarning
@@ -30,15 +38,26 @@ def show_fits(client: Any, timeout: float) -> None:
     """
     if client in _asked:
         return
-    _asked.add(client)
     from dps.monitor.plugin import install
 
+    run, options = client._run_on_scheduler, {"wait": True, "callback_timeout": timeout}
     try:
-        why = client.sync(client._run_on_scheduler, install, wait=True, callback_timeout=timeout)
+        # A function of the standard library: another dps may not have those of this one.
+        theirs = client.sync(run, importlib.metadata.version, "dps", **options)
+        ours = importlib.metadata.version("dps")
+        if theirs != ours:
+            raise VersionError(
+                f"the scheduler has dps {theirs}, this process has {ours}: install the same "
+                f"version, or set Dask's configuration dps.monitor to false"
+            )
+        why = client.sync(run, install, **options)
+    except VersionError:
+        raise
     except (TimeoutError, OSError) as error:
         why = f"the scheduler does not answer ({error!r})"
     except Exception as error:  # of the scheduler's process, whatever that is made of
         why = f"the scheduler cannot make it ({error!r}); is dps installed there?"
+    _asked.add(client)
     if why is not None:
         warnings.warn(
             f"the dashboard shows no page of dps: {why}. Training goes on without it.",
