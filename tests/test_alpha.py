@@ -15,6 +15,7 @@ from sklearn.base import clone
 from sklearn.linear_model import LassoCV, RidgeCV
 from sklearn.metrics import log_loss
 from sklearn.preprocessing import StandardScaler
+from versions import SKLEARN
 
 import dps
 
@@ -61,7 +62,7 @@ def test_noise_asks_for_a_strong_penalty_and_its_absence_for_a_weak_one() -> Non
 
 def test_l1_is_that_of_lasso_cv() -> None:
     model = regressor(penalty="l1").fit(X, NOISY)
-    peer = LassoCV(alphas=25).fit(Z, NOISY)
+    peer = LassoCV(**{"alphas" if SKLEARN >= (1, 7) else "n_alphas": 25}).fit(Z, NOISY)
     assert abs(np.log10(model.alpha_ / peer.alpha_)) <= 1.0
     assert 5 <= (model.coef_ == 0).sum() < 60
 

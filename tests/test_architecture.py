@@ -68,6 +68,7 @@ FOR_ALL = {
     "_native",
     "_typing",  # for annotations
     "_parameters",
+    "_sklearn",
     "monitor.advice",
     "monitor.events",
     "monitor.words",

@@ -88,7 +88,7 @@ def test_labels_that_no_file_holds_are_refused(label: Any, kind: str) -> None:
 
 
 def test_a_missing_date_is_named() -> None:
-    y = np.where(Y == 1, np.datetime64("2024-01-01"), np.datetime64("NaT"))
+    y = np.where(Y == 1, np.datetime64("2024-01-01"), np.datetime64("NaT", "D"))
     with pytest.raises(ValueError, match="y holds a missing label, in row 0"):
         LinearClassifier().fit(X, y)
 

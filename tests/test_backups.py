@@ -214,7 +214,9 @@ def test_rows_are_exact_and_no_read_is_torn_however_ranks_run(
 def data(sparse: bool) -> tuple[Any, Any]:
     rng = np.random.default_rng(0)
     if sparse:
-        X: Any = scipy.sparse.random_array((2000, 3000), density=0.002, format="csr", rng=rng)
+        X: Any = scipy.sparse.random_array(
+            (2000, 3000), density=0.002, format="csr", random_state=rng
+        )
     else:
         X = rng.normal(size=(2000, 20))
     return X, (X @ rng.normal(size=X.shape[1]) > 0).astype(int)
@@ -271,7 +273,7 @@ def test_the_report_says_what_was_dropped_and_how_many_came_late() -> None:
 
 def test_rows_of_a_table_are_made_by_whoever_closes_a_step() -> None:
     rng = np.random.default_rng(0)
-    X = scipy.sparse.random_array((1000, 500), density=0.01, format="csr", rng=rng)
+    X = scipy.sparse.random_array((1000, 500), density=0.01, format="csr", random_state=rng)
     y = (X @ rng.normal(size=500) > 0).astype(int)
     configure(n_shards=2)
     model = dps.FMClassifier(

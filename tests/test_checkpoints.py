@@ -46,7 +46,7 @@ def data(sparse: bool = False, rows: int = 600) -> tuple[Any, Any]:
     X = rng.normal(size=(rows, 8)).astype(np.float32)
     y = (X @ rng.normal(size=8) + rng.logistic(size=rows) > 0).astype(int)
     if sparse:
-        X = scipy.sparse.random_array((rows, 5000), density=0.001, format="csr", rng=rng)
+        X = scipy.sparse.random_array((rows, 5000), density=0.001, format="csr", random_state=rng)
     return X, y
 
 

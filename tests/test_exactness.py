@@ -29,7 +29,7 @@ from dps.models.linear import LinearModel
 from dps.optimizers import SGD, Adagrad, AdamW, InvScaling, Momentum, Optimizer, ScaledAdagrad
 from dps.optimizers.names import OPTIMIZERS
 from dps.server.placement import PLACEMENTS
-from dps.training import launch
+from dps.training import defaults
 
 EVERY_OPTIMIZER = [*(kind() for kind in OPTIMIZERS.values()), Momentum(nesterov=True)]
 RATE = InvScaling(0.05)
@@ -83,7 +83,7 @@ class Sequential:
         self.updates = 0
         self.n_coef = X.shape[1] * self.model.n_outputs
         if scale is not None:
-            self.state[:, : self.n_coef] /= np.repeat([scale**-2, scale], n_outputs, axis=1)
+            self.state[:, : self.n_coef] /= np.repeat([(1 / scale) ** 2, scale], n_outputs, axis=1)
 
     def start(self, y: Any, weight: Any, classes: int) -> Any:
         """The log odds of the classes."""
@@ -360,9 +360,9 @@ def test_lbfgs_over_streams_gives_the_bits_of_the_mapped_window(client: Client) 
 def test_the_stream_of_a_large_shard_is_served_by_its_own_thread(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launch, "_COST_OF_A_KEY", np.inf)  # whole vectors
+    monkeypatch.setattr(defaults, "_COST_OF_A_KEY", np.inf)  # whole vectors
     features, lengths = 1_050_000, (20, 20)  # from 1,048,576 on
-    X = scipy.sparse.random(40, features, 1e-4, "csr", rng=0)
+    X = scipy.sparse.random(40, features, 1e-4, "csr", random_state=0)
     y = np.arange(40) % 2
     data = partitioned(X, lengths), partitioned(y, lengths)
     model = estimator(
@@ -429,10 +429,10 @@ def test_sparse_gradients_have_the_bits_of_one_process_that_sums_the_same_sub_ba
     client: Client, optimizer: Optimizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lengths = (60, 50, 10, 80)
-    X = scipy.sparse.random(sum(lengths), 4000, 2e-3, "csr", rng=0)
+    X = scipy.sparse.random(sum(lengths), 4000, 2e-3, "csr", random_state=0)
     y = np.arange(sum(lengths)) % 2
     data = partitioned(X, lengths), partitioned(y, lengths)
-    monkeypatch.setattr(launch, "_COST_OF_A_KEY", 0.0)
+    monkeypatch.setattr(defaults, "_COST_OF_A_KEY", 0.0)
     for mode in (dps.Sync(), dps.Sync(access="stream"), dps.AllReduce()):
         model = estimator(
             client=client, n_replicas=3, optimizer=optimizer, mode=mode, penalty=None

@@ -75,7 +75,7 @@ def test_pairs_are_learned_that_a_linear_model_cannot_see(mode: str) -> None:
 
 
 def test_predictions_are_those_of_the_formula_and_its_fitted_attributes() -> None:
-    words = scipy.sparse.random_array((500, 300), density=0.05, format="csr", rng=1)
+    words = scipy.sparse.random_array((500, 300), density=0.05, format="csr", random_state=1)
     for targets in (words.sum(axis=1), np.c_[words.sum(axis=1), -words[:, [0]].toarray()]):
         model = dps.FMRegressor(**QUICK).fit(words, targets)
         dense, factors = words.toarray(), model.factors_.astype(float)
@@ -87,7 +87,7 @@ def test_predictions_are_those_of_the_formula_and_its_fitted_attributes() -> Non
 
 
 def test_long_texts_count_as_short_ones() -> None:
-    words = scipy.sparse.random_array((900, 300), density=0.05, format="csr", rng=1)
+    words = scipy.sparse.random_array((900, 300), density=0.05, format="csr", random_state=1)
     kind = words @ RNG.normal(size=300) > 0
     longer = scipy.sparse.diags_array(RNG.pareto(0.7, 900) + 1) @ words
     model = dps.FMClassifier(random_state=0).fit(longer[:600], kind[:600])
@@ -125,7 +125,7 @@ def test_embeddings_have_the_names_of_fields_and_categories() -> None:
     assert table.columns.tolist() == ["weight", *(f"factor_{f}" for f in range(4))]
     assert set(table.index.get_level_values("field")) == {"who", "what", "age", "noise"}
     assert table.loc["what"].index.tolist() == sorted(frame["what"].unique())
-    wide = scipy.sparse.random_array((200, 400), density=0.05, format="csr", rng=1)
+    wide = scipy.sparse.random_array((200, 400), density=0.05, format="csr", random_state=1)
     model = dps.FMClassifier(**QUICK).fit(wide, np.arange(200) % 3)
     assert model.embeddings().index[:2].tolist() == ["x0", "x1"]
     assert model.embeddings().columns[:3].tolist() == ["weight_0", "weight_1", "weight_2"]
@@ -252,7 +252,9 @@ def test_columns_of_sparse_rows_are_in_the_fields_that_are_given() -> None:
 
 def test_what_trains_them_goes_by_how_much_of_the_table_batches_touch() -> None:
     def trained(columns: int, layers: Any) -> Any:
-        rows = scipy.sparse.random_array((400, columns), density=5 / columns, format="csr", rng=1)
+        rows = scipy.sparse.random_array(
+            (400, columns), density=5 / columns, format="csr", random_state=1
+        )
         return dps.FMClassifier(**QUICK, hidden_layer_sizes=layers).fit(rows, np.arange(400) % 2)
 
     for layers, small in ((), Adagrad), ((4,), AdamW):

@@ -110,7 +110,11 @@ def keyed_steps(channel: Channel, rank: int, dtype: str, outputs: int) -> np.nda
     """Steps on rows that touch few parameters, of which batches come in unlike parts."""
     rng = np.random.default_rng(rank)
     X = scipy.sparse.random_array(
-        (BATCH * STEPS, SIZE // outputs - 1), density=0.004, format="csr", rng=rng, dtype=np.float64
+        (BATCH * STEPS, SIZE // outputs - 1),
+        density=0.004,
+        format="csr",
+        random_state=rng,
+        dtype=np.float64,
     )
     y = rng.integers(0, 2, (BATCH * STEPS, outputs)).astype(dtype)
     X = scipy.sparse.csr_array(X.astype(dtype))

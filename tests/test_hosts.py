@@ -71,7 +71,7 @@ def dense(rows: int = 4000) -> tuple[Any, Any]:
 def sparse(rows: int = 400) -> tuple[Any, Any]:
     """Rows that touch so few of the columns that their steps go by keys."""
     rng = np.random.default_rng(0)
-    X = scipy.sparse.random_array((rows, 4000), density=0.002, format="csr", rng=rng)
+    X = scipy.sparse.random_array((rows, 4000), density=0.002, format="csr", random_state=rng)
     y = (X @ rng.normal(size=4000) > 0).astype(int)
     halves = [slice(0, rows // 2), slice(rows // 2, rows)]
     return (

@@ -151,7 +151,9 @@ def test_a_rank_says_that_it_lives_while_it_meets_nobody(far: Any) -> None:
 def data(sparse: bool = False) -> tuple[Any, Any]:
     rng = np.random.default_rng(0)
     if sparse:
-        X: Any = scipy.sparse.random_array((2000, 3000), density=0.002, format="csr", rng=rng)
+        X: Any = scipy.sparse.random_array(
+            (2000, 3000), density=0.002, format="csr", random_state=rng
+        )
     else:
         X = rng.normal(size=(2000, 20))
     return X, (X @ rng.normal(size=X.shape[1]) > 0).astype(int)

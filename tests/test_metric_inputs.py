@@ -13,6 +13,7 @@ import pytest
 from distributed import Client
 from sklearn import metrics as known
 from sklearn.exceptions import UndefinedMetricWarning
+from versions import SKLEARN
 
 from dps import LinearClassifier, LinearRegressor, metrics
 
@@ -68,6 +69,7 @@ REFUSED: dict[str, tuple[str, Any, Any, dict[str, Any], str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.skipif(SKLEARN < (1, 8), reason="of scikit-learn 1.8")
 @pytest.mark.parametrize("case", REFUSED)
 @pytest.mark.parametrize("where", ["local", "Dask"])
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -123,6 +125,7 @@ ALIKE: dict[str, tuple[str, Any, Any, dict[str, Any], type[Warning] | None]] = {
 }  # fmt: skip
 
 
+@pytest.mark.skipif(SKLEARN < (1, 8), reason="of scikit-learn 1.8")
 @pytest.mark.parametrize("case", ALIKE)
 def test_what_it_leaves_undefined_is_undefined(case: str) -> None:
     name, y, predicted, options, warning = ALIKE[case]

@@ -211,7 +211,7 @@ def test_frames_of_categories_lazy_predictions_and_searches() -> None:
 
 
 def test_wide_sparse_rows_go_in_as_they_are() -> None:
-    words = scipy.sparse.random_array((4000, 1000), density=0.02, format="csr", rng=1)
+    words = scipy.sparse.random_array((4000, 1000), density=0.02, format="csr", random_state=1)
     meaning = words @ np.random.default_rng(0).normal(size=1000)
     model = dps.MLPClassifier(random_state=0)
     model.fit(words[:3000], meaning[:3000] > 0)

@@ -21,7 +21,7 @@ RNG = np.random.default_rng(0)
 X = RNG.normal(size=(300, 5))
 X[:, 3] = X[:, 3] > 0
 Y = X[:, 0] * X[:, 1] + X[:, 3]
-WIDE = scipy.sparse.random_array((300, 40), density=0.1, rng=RNG, format="csr")
+WIDE = scipy.sparse.random_array((300, 40), density=0.1, random_state=RNG, format="csr")
 FRAME = pd.DataFrame(
     {"size": X[:, 0].astype("f4"), "town": RNG.choice(["ulm", "bonn", "kiel"], 300)}
 ).assign(hour=pd.Series(RNG.integers(0, 24, 300)).astype("category"))

@@ -19,6 +19,7 @@ from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
 from sklearn.linear_model import Lasso, LogisticRegression, QuantileRegressor, Ridge
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC, SVR
+from versions import L1
 
 import dps
 from dps import LinearClassifier, LinearRegressor
@@ -192,7 +193,7 @@ def test_quantiles_with_l1_end_where_a_linear_program_does(
 def test_zeros_of_l1_are_those_of_saga(name: str, mode: str) -> None:
     X, y = classes(name)
     peer = LogisticRegression(
-        l1_ratio=1.0, C=1 / (0.01 * len(y)), solver="saga", tol=1e-9, max_iter=100_000
+        **L1, C=1 / (0.01 * len(y)), solver="saga", tol=1e-9, max_iter=100_000
     ).fit(X, y)
     model = fit("log_loss", X, y, "l1", 0.01, mode=mode)
     zeros = peer.coef_ == 0
@@ -219,7 +220,7 @@ def test_several_classes_and_sparse_rows_have_the_zeros_of_saga() -> None:
     X, y = load_iris(return_X_y=True)
     X = StandardScaler().fit_transform(X)
     peer = LogisticRegression(
-        l1_ratio=1.0, C=1 / (0.01 * len(y)), solver="saga", tol=1e-10, max_iter=100_000
+        **L1, C=1 / (0.01 * len(y)), solver="saga", tol=1e-10, max_iter=100_000
     ).fit(X, y)
     for rows in (X, csr_array(X)):
         model = LinearClassifier(penalty="l1", alpha=0.01).fit(rows, y)

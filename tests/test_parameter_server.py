@@ -1051,7 +1051,8 @@ def test_a_function_that_asks_its_own_shard_in_another_thread_has_an_error() -> 
 
 
 def test_datasets_and_callers_of_others_that_look_like_ours_break_nothing(client: Client) -> None:
-    client.publish_dataset({"dps-server-odd": 5, "dps-server-text": ("a", b"no pickle")})
+    client.publish_dataset(5, name="dps-server-odd")
+    client.publish_dataset(("a", b"no pickle"), name="dps-server-text")
     try:
         with dps.ParameterServer({"w": np.zeros(2)}, name="mine", client=client) as server:
             assert [each["name"] for each in dps.ParameterServer.list(client=client)] == ["mine"]

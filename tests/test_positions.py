@@ -49,7 +49,7 @@ def data(sparse: bool = False) -> tuple[Any, Any]:
     X = rng.normal(size=(600, 8)).astype(np.float32)
     y = (X @ rng.normal(size=8) + rng.logistic(size=600) > 0).astype(int)
     if sparse:
-        X = scipy.sparse.random_array((600, 5000), density=0.001, format="csr", rng=rng)
+        X = scipy.sparse.random_array((600, 5000), density=0.001, format="csr", random_state=rng)
     return X, y
 
 

@@ -24,6 +24,7 @@ from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
+from versions import PANDAS
 
 from dps import FMRegressor, LinearRegressor, MLPRegressor
 from dps.preprocessing import FrameEncoder
@@ -100,6 +101,8 @@ def test_strings_are_the_same_in_every_dtype(options: dict[str, Any], dtype: Any
     frame = pd.DataFrame({"s": CITIES, "t": CITIES[::-1]})
     expected = FrameEncoder(missing="indicator", **options).fit_transform(frame)
     encoder = FrameEncoder(missing="indicator", **options)
+    if dtype == "str" and PANDAS < (3, 0):
+        pytest.skip("of pandas 3: before, None became text")
     typed = frame.astype({"s": dtype, "t": dtype})
     np.testing.assert_array_equal(dense(encoder.fit_transform(typed)), expected.toarray())
     np.testing.assert_array_equal(dense(encoder.transform(frame)), expected.toarray())

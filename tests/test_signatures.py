@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from sklearn import metrics as known
 from sklearn.exceptions import UndefinedMetricWarning
+from versions import SKLEARN
 
 from dps import LinearRegressor, metrics
 
@@ -19,6 +20,8 @@ REASONS: dict[str, str] = {
     "log_loss": "y_proba y_pred",
     "d2_log_loss_score": "y_proba y_pred",
 }
+pytestmark = pytest.mark.skipif(SKLEARN < (1, 8), reason="metrics are those of scikit-learn 1.8")
+
 METRICS = sorted(name for name in metrics.__all__ if hasattr(known, name))
 
 

@@ -37,7 +37,7 @@ def steps(channel: Channel, rank: int, table: TableSpec | None) -> None:
     rng, columns = np.random.default_rng(rank), table.rows if table else COLUMNS
     shape = BATCH * STEPS, columns
     X = scipy.sparse.csr_array(
-        scipy.sparse.random_array(shape, density=6 / columns, format="csr", rng=rng)
+        scipy.sparse.random_array(shape, density=6 / columns, format="csr", random_state=rng)
     )
     if columns == COLUMNS:  # half of which are not touched by anybody
         X.indices //= 2

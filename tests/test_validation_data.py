@@ -188,7 +188,7 @@ def test_they_may_be_split_from_what_is_streamed(client: Client) -> None:
 
 def test_columns_that_do_not_occur_are_left_out_of_both() -> None:
     rng = np.random.default_rng(2)
-    train, val = (scipy.sparse.random(200, 9000, 1e-3, "csr", rng=rng) for _ in range(2))
+    train, val = (scipy.sparse.random(200, 9000, 1e-3, "csr", random_state=rng) for _ in range(2))
     y, y_val = rng.integers(2, size=(2, 200))
     model = classifier(max_iter=3, alpha=0.1).fit(train, y, X_val=val, y_val=y_val)
     expected = log_loss(y_val, model.predict_proba(val))
@@ -271,7 +271,7 @@ def test_a_pipeline_transforms_them_as_it_does_rows_to_train_on(sparse: bool) ->
 
 def test_steps_by_keys_look_at_them_too() -> None:
     rng = np.random.default_rng(3)
-    train, val = (scipy.sparse.random(600, 20_000, 5e-4, "csr", rng=rng) for _ in range(2))
+    train, val = (scipy.sparse.random(600, 20_000, 5e-4, "csr", random_state=rng) for _ in range(2))
     y, y_val = rng.integers(2, size=(2, 600))
     for mode in MODES:
         model = classifier(optimizer="adagrad", mode=mode, batch_size=16, penalty="l1")

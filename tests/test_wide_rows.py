@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 from sklearn.linear_model import LogisticRegression, Ridge
+from versions import L1
 
 import dps
 from dps.estimators import fitting
@@ -113,7 +114,7 @@ def test_l1_selects_columns_of_wide_rows_too(jobs: list[Job]) -> None:
     alpha = WORDS / TRAINED / 100
     model = dps.LinearClassifier(penalty="l1", alpha=alpha).fit(X[TRAIN], y[TRAIN])
     theirs = LogisticRegression(
-        l1_ratio=1.0, solver="liblinear", C=1 / alpha / TRAINED, intercept_scaling=100, tol=1e-6,
+        **L1, solver="liblinear", C=1 / alpha / TRAINED, intercept_scaling=100, tol=1e-6,
         max_iter=1000, random_state=0,
     ).fit(X[TRAIN], y[TRAIN])  # fmt: skip
     assert isinstance(jobs[0].full_batch, FullBatch)

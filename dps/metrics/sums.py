@@ -57,14 +57,24 @@ class Metric:
                     (options["labels"],) = in_memory(client, labels=options["labels"])
             if any(map(is_dask, (y, predicted, weight))):
                 return metric(y, predicted, **options)
-            import sklearn.metrics
+            from dps._sklearn import metric_of
 
-            options.pop("client", None)
+            client = options.pop("client", None)
+            if (theirs := metric_of(metric.__name__, options)) is None:
+                y, predicted, options["sample_weight"] = map(_as_dask, (y, predicted, weight))
+                return metric(y, predicted, client=client, **options)
             if self._adapt is not None:
                 y, predicted, options = self._adapt(y, predicted, options)
-            return getattr(sklearn.metrics, metric.__name__)(y, predicted, **options)
+            return theirs(y, predicted, **options)
 
         return cast("F", either)
+
+
+def _as_dask(values: VectorLike | None) -> Any:
+    """Local values as a dask array of one partition."""
+    import dask.array as da
+
+    return None if values is None else da.from_array(np.asarray(values), chunks=-1)
 
 
 def of_partitions(

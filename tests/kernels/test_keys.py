@@ -19,7 +19,7 @@ DTYPES = [np.float32, np.float64]
 @pytest.mark.parametrize("intercept", [True, False])
 def test_a_batch_touches_what_its_gradient_writes(intercept, index, n_outputs):
     rng = np.random.default_rng(0)
-    X = scipy.sparse.random_array((50, 40), density=0.1, format="csr", rng=rng)
+    X = scipy.sparse.random_array((50, 40), density=0.1, format="csr", random_state=rng)
     task = "regression" if n_outputs == 1 else "classification"
     loss = get_loss("squared_error" if n_outputs == 1 else "log_loss", task).for_classes(3)
     model = LinearModel(40, n_outputs, loss, intercept)

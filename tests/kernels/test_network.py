@@ -114,7 +114,7 @@ def test_the_gradient_is_that_of_finite_differences(
     weight = RNG.random(rows)
     X: Any
     if kind == "csr":
-        made = scipy.sparse.random_array((rows, 6), density=0.5, format="csr", rng=1)
+        made = scipy.sparse.random_array((rows, 6), density=0.5, format="csr", random_state=1)
         X = CSRRows(made.data, made.indices, made.indptr, 6, RNG.permutation(rows))
         inputs = numbers(4, (0, -1, 1, -2, -3, 2))
     else:

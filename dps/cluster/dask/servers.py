@@ -228,7 +228,7 @@ def _another(
                 raise WorkerLostError("a worker died while a mirror was made", worker=chosen)
 
         await_futures(client, [future], timeout, lambda left: check())
-        client.publish_dataset({key: future}, callback_timeout=timeout)
+        client.publish_dataset(future, name=key, callback_timeout=timeout)
         try:
             use(Remote(chosen, key, worker))
         except BaseException:
@@ -391,13 +391,15 @@ class ServerShards:
         """
         client, name = self._client, self.spec.name
         assert client is not None
-        held = {f"{_PREFIX}{name}": (self._futures, pickle.dumps(self._card))}
+        held = self._futures, pickle.dumps(self._card)
         taken = f"there is a server with name={name!r}: connect to it, or close it"
         if name in names(client):  # Dask would have a traceback in its log
             raise ValueError(taken)
         try:
             with reaching(client):
-                client.publish_dataset(held, callback_timeout=self._card.timeout)
+                client.publish_dataset(
+                    held, name=f"{_PREFIX}{name}", callback_timeout=self._card.timeout
+                )
         except KeyError as error:
             raise ValueError(taken) from error
 
