@@ -1,7 +1,7 @@
 """Data-parallel training on Dask: estimators on the workers that hold your data.
 
-Estimators are imported when they are first asked for: workers, which import parts of dps to run
-replicas, do without scikit-learn.
+Each name is imported when it is first used: workers, which import parts of dps to run replicas, do
+without scikit-learn.
 
 >>> from dps import LinearClassifier, LinearRegressor, MLPClassifier, MLPRegressor
 >>> from dps import FMClassifier, FMRegressor
@@ -13,7 +13,6 @@ import importlib.util
 from typing import TYPE_CHECKING, Any
 
 from dps.cluster.options import register
-from dps.modes import AllReduce, Async, Hybrid, Sync
 
 if TYPE_CHECKING:
     from dps import (
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from dps.estimators.mlp import MLPClassifier, MLPRegressor
     from dps.estimators.saving import load
     from dps.estimators.serving import ServedModel
+    from dps.modes import AllReduce, Async, Hybrid, Sync
     from dps.parameter_server import EmbeddingTable, ParameterServer
     from dps.training.checkpoint import Checkpoint
 
@@ -59,9 +59,12 @@ __all__ = [
 
 #: Where what users import is; and estimators that need PyTorch, which files may name.
 _HOMES = {
+    "AllReduce": "dps.modes",
+    "Async": "dps.modes",
     "Checkpoint": "dps.training.checkpoint",
     "FMClassifier": "dps.estimators.fm",
     "FMRegressor": "dps.estimators.fm",
+    "Hybrid": "dps.modes",
     "LinearClassifier": "dps.estimators.linear",
     "LinearRegressor": "dps.estimators.linear",
     "MLPClassifier": "dps.estimators.mlp",
@@ -71,6 +74,7 @@ _HOMES = {
     "ParameterServer": "dps.parameter_server",
     "ServedModel": "dps.estimators.serving",
     "EmbeddingTable": "dps.parameter_server",
+    "Sync": "dps.modes",
     "TorchClassifier": "dps.torch",
     "TorchRegressor": "dps.torch",
     "load": "dps.estimators.saving",

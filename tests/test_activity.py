@@ -18,6 +18,7 @@ from configure import configure
 from ranks import MODES, Group
 
 import dps
+import dps.estimators.fitting
 from dps._runtime import activity as words
 from dps._runtime.activity import COMPUTE, LOAD, PULL, PUSH, STALENESS, WAIT, WIDTH, Activity
 from dps._runtime.loop import StepLoop
@@ -178,7 +179,7 @@ def problem(rows: int = 1200) -> tuple[Any, Any]:
 
 def wide() -> tuple[Any, Any]:
     rng = np.random.default_rng(0)
-    X = scipy.sparse.random_array((400, 4000), density=0.002, format="csr", rng=rng)
+    X = scipy.sparse.random_array((400, 4000), density=0.002, format="csr", random_state=rng)
     return X, np.arange(400) % 2
 
 

@@ -21,7 +21,8 @@ from dps import AllReduce, Async, Hybrid, Sync
 from dps._runtime import activity as words
 from dps.errors import WorkerLostError
 from dps.losses import LogLoss
-from dps.modes import Choice, Figures, Mode, choose, get_mode
+from dps.modes import Mode, get_mode
+from dps.modes.choosing import Choice, Figures, choose
 from dps.server.session import Session
 from dps.training import choosing, trainer, watch
 
@@ -121,7 +122,7 @@ def data(sparse: bool = False) -> tuple[Any, Any]:
     X = rng.normal(size=(ROWS, 8)).astype(np.float32)
     y = (X @ rng.normal(size=8) + rng.logistic(size=ROWS) > 0).astype(int)
     if sparse:
-        X = scipy.sparse.random_array((ROWS, 5000), density=0.001, format="csr", rng=rng)
+        X = scipy.sparse.random_array((ROWS, 5000), density=0.001, format="csr", random_state=rng)
     return X, y
 
 

@@ -11,7 +11,6 @@ from sklearn.exceptions import ConvergenceWarning
 from dps import LinearClassifier, LinearRegressor
 from dps.cluster import threads
 from dps.data import columns
-from dps.estimators import linear
 from dps.optimizers import Constant, Optimizer
 
 ROWS, WIDTH, USED = 300, 5000, 700
@@ -20,7 +19,7 @@ ROWS, WIDTH, USED = 300, 5000, 700
 @pytest.fixture(scope="module")
 def data():
     rng = np.random.default_rng(0)
-    narrow = scipy.sparse.random_array((ROWS, USED), density=0.01, format="csr", rng=rng)
+    narrow = scipy.sparse.random_array((ROWS, USED), density=0.01, format="csr", random_state=rng)
     places = np.sort(rng.permutation(WIDTH)[:USED])
     X = scipy.sparse.csr_array(
         (narrow.data, places[narrow.indices].astype(np.int32), narrow.indptr), (ROWS, WIDTH)
@@ -45,7 +44,7 @@ def test_the_result_is_that_of_all_columns(kind, options, data, monkeypatch):
     assert used is not None
     assert len(used.numbers) <= USED
     some = kind(random_state=0, alpha=1e-2, n_replicas=2, **options).fit(X, y)
-    monkeypatch.setattr(linear, "occurring", lambda X: (X, None))
+    monkeypatch.setattr(columns, "occurring", lambda X: (X, None))
     every = kind(random_state=0, alpha=1e-2, n_replicas=2, **options).fit(X, y)
     assert some.coef_.shape == every.coef_.shape
     np.testing.assert_allclose(some.coef_, every.coef_, rtol=1e-6, atol=1e-8)

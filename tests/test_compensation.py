@@ -16,7 +16,7 @@ from dps._kernels.optimizers import KINDS_OF_RUNS
 from dps.modes import Mode
 from dps.optimizers import SGD, Adagrad, Constant, Momentum, Optimizer
 from dps.optimizers.update import Rates, Update
-from dps.training import launch
+from dps.training import defaults
 from tests.harness.ranks import Group
 
 SIZE, RANKS, RATE = 11, 3, 0.2
@@ -157,7 +157,7 @@ def fitted(mode: Mode | str, data: Any, **options: Any) -> dps.LinearClassifier:
 
 def problem(sparse: bool) -> tuple[Any, Any]:
     rng = np.random.default_rng(0)
-    X = scipy.sparse.random_array((800, 300), density=0.03, format="csr", rng=rng)
+    X = scipy.sparse.random_array((800, 300), density=0.03, format="csr", random_state=rng)
     y = (X @ rng.normal(size=300) > 0).astype(int)
     return scipy.sparse.csr_array(X) if sparse else X.toarray(), y
 
@@ -167,7 +167,7 @@ def problem(sparse: bool) -> tuple[Any, Any]:
 def test_one_replica_is_never_stale_and_so_has_the_bits_of_async(
     how: str, sparse: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launch, "_COST_OF_A_KEY", 0.0)
+    monkeypatch.setattr(defaults, "_COST_OF_A_KEY", 0.0)
     data = problem(sparse)
     alone = fitted(MODES[how], data, n_replicas=1)
     np.testing.assert_array_equal(alone.coef_, fitted("async", data, n_replicas=1).coef_)
@@ -178,7 +178,7 @@ def test_one_replica_is_never_stale_and_so_has_the_bits_of_async(
 def test_several_replicas_learn_and_show_how_far_apart_they_were(
     how: str, sparse: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launch, "_COST_OF_A_KEY", 0.0)
+    monkeypatch.setattr(defaults, "_COST_OF_A_KEY", 0.0)
     model = fitted(MODES[how], problem(sparse), n_replicas=4, n_shards=3)
     assert model.history_[-1]["loss"] < model.history_[0]["loss"]
     assert all(epoch["clock_distance_max"] >= 0 for epoch in model.history_)

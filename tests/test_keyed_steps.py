@@ -14,7 +14,7 @@ from dps import LinearClassifier, LinearRegressor
 from dps.losses import LogLoss
 from dps.optimizers import SGD, Adagrad, Adam, Constant, InvScaling, Momentum, Schedule
 from dps.optimizers.update import Rates
-from dps.training import launch
+from dps.training import defaults, launch
 
 ROWS, COLUMNS = 600, 2000
 MODES = {"sync": dps.Sync, "async": dps.Async, "allreduce": dps.AllReduce}
@@ -29,7 +29,7 @@ OPTIMIZERS = {
 def data():
     rng = np.random.default_rng(0)
     X = scipy.sparse.random_array(
-        (ROWS, COLUMNS), density=0.004, format="csr", rng=rng, dtype=np.float64
+        (ROWS, COLUMNS), density=0.004, format="csr", random_state=rng, dtype=np.float64
     )
     X = scipy.sparse.csr_array(X)
     y = (X @ rng.standard_normal(COLUMNS) > 0).astype(int)
@@ -43,11 +43,11 @@ class PythonLoss(LogLoss):
 
 
 def fit(data, by_keys, monkeypatch, **options):
-    monkeypatch.setattr(launch, "_COST_OF_A_KEY", 0.0 if by_keys else np.inf)
+    monkeypatch.setattr(defaults, "_COST_OF_A_KEY", 0.0 if by_keys else np.inf)
     X, y = data
     kind = LinearRegressor if options.get("loss") == "squared_error" else LinearClassifier
-    defaults = {"random_state": 0, "max_iter": 3, "tol": None, "batch_size": 16, "alpha": 1e-3}
-    return kind(**placed({**defaults, **options})).fit(X, y)
+    usual = {"random_state": 0, "max_iter": 3, "tol": None, "batch_size": 16, "alpha": 1e-3}
+    return kind(**placed({**usual, **options})).fit(X, y)
 
 
 def test_the_data_of_these_tests_goes_by_keys_by_itself(data, monkeypatch):

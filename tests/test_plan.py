@@ -13,7 +13,8 @@ from hypothesis import given, settings, strategies as st
 from dps.data.partitions import Piece
 from dps.modes import MODES, Sync
 from dps.server.sharding import fastest_shards, seconds_of_a_step
-from dps.training.plan import FEWEST, Plan, make_plan, place_shards
+from dps.training.defaults import FEWEST
+from dps.training.plan import Plan, make_plan, place_shards
 
 quick = settings(max_examples=60, deadline=None)
 every_mode = pytest.mark.parametrize("mode", [kind() for kind in MODES.values()], ids=repr)

@@ -7,12 +7,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dps.cluster.base import Cluster
 from dps.cluster.options import Options
-from dps.cluster.threads import ThreadCluster
 from dps.errors import ClusterError
+
+if TYPE_CHECKING:
+    from dps.cluster.base import Cluster
 
 _here: ContextVar[bool] = ContextVar("here", default=False)
 #: Seconds within which a scheduler answers that is there.
@@ -77,6 +78,8 @@ def in_this_process() -> Iterator[None]:
 
 def cluster_for(client: Any, fit: str, options: Options) -> Cluster:
     """Where to run: the given or the active client's workers, else threads of this process."""
+    from dps.cluster.threads import ThreadCluster
+
     if client is None and "distributed" in sys.modules and not _here.get():
         from dps.cluster.dask import active_client, inside_task
 

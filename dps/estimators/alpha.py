@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
-from dps.cluster.base import Cluster
 from dps.cluster.choice import in_this_process
 from dps.data.blocks import as_rows
 from dps.data.inspection import WIDE, DataSummary
@@ -29,6 +28,7 @@ from dps.estimators.race import Losses, Penalty, Race
 from dps.losses.base import as_columns
 
 if TYPE_CHECKING:
+    from dps.cluster.base import Cluster
     from dps.estimators.base import DistributedEstimator
 
 #: Stored values of X in the sample.

@@ -19,15 +19,13 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dps import metrics
 from dps._parameters import Configuration
+from dps._sklearn import CallbackSupportMixin, with_callbacks
 from dps.cluster.choice import client_of, here
 from dps.cluster.options import Options
 from dps.data.alignment import in_memory
 from dps.data.collections import one_graph
-from dps.data.inspection import Inspection
 from dps.data.partitions import as_pandas, is_dask, meta_of
-from dps.estimators.callbacks import CallbackSupportMixin, with_callbacks
 from dps.estimators.encoding import select
-from dps.estimators.fitting import fit
 from dps.estimators.habits import refuse_classes, refuse_unknown
 from dps.estimators.inputs import plain
 from dps.estimators.prediction import (
@@ -39,18 +37,13 @@ from dps.estimators.prediction import (
     RawPredictor,
     apply_to,
 )
-from dps.estimators.publishing import server_of
-from dps.estimators.resuming import Resumption
 from dps.estimators.survey import Survey
-from dps.estimators.validation import ValidationData
 from dps.losses import Loss
 from dps.modes import Mode, get_mode
 from dps.optimizers.names import get_optimizer
 from dps.preprocessing import FrameEncoder
 from dps.scores.validation import Score
 from dps.training.checkpoint import Checkpoint
-from dps.training.job import Job
-from dps.training.report import FitReport
 from dps.training.state import TrainState
 
 if TYPE_CHECKING:
@@ -64,7 +57,10 @@ if TYPE_CHECKING:
         ScoringLike,
         VectorLike,
     )
+    from dps.data.inspection import Inspection
     from dps.parameter_server import ParameterServer
+    from dps.training.job import Job
+    from dps.training.report import FitReport
 
 #: Parameters of `fit` by name.
 _OF_FIT = ("X", "y", "sample_weight", "X_val", "y_val", "sample_weight_val", "resume")
@@ -184,6 +180,8 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
 
     def _inspection(self, survey: Survey) -> Inspection:
         """What is to be looked at before training, once an encoder has learned."""
+        from dps.data.inspection import Inspection
+
         return Inspection()
 
     def _attributes(self, model: Any, params: NDArray[np.floating]) -> dict[str, Any]:
@@ -331,6 +329,12 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         **options: Any,
     ) -> Self:
         """Fit, and keep what came of it; see `fitting.fit`."""
+        # Half of dps, which nobody needs who predicts.
+        from dps.estimators.fitting import fit
+        from dps.estimators.publishing import server_of
+        from dps.estimators.resuming import Resumption
+        from dps.estimators.validation import ValidationData
+
         X = self._table(X, fitting=True)
         held = ValidationData.of(self._table(validation[0]), *validation[1:])
         y, sample_weight = as_pandas(y), as_pandas(sample_weight)

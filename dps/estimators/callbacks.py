@@ -1,7 +1,6 @@
 """Whoever watches one fit from the caller's side: a bar, a log, a server, scikit-learn's callbacks.
 
-Without callbacks in the installed scikit-learn (before 1.9) estimators have no `set_callbacks`. It
-knows estimators by the fitted attributes it is given.
+It knows estimators by the fitted attributes it is given.
 """
 
 from __future__ import annotations
@@ -9,39 +8,15 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from dps.estimators.progress import showing
-from dps.estimators.publishing import Publisher
-from dps.training.history import EpochRecord
-from dps.training.job import Job, Trained
 
 if TYPE_CHECKING:
     from dps.estimators.base import DistributedEstimator
-
-_Method = TypeVar("_Method", bound=Callable[..., Any])
-
-#: Frames of the stack that :func:`with_callbacks` puts around a method.
-FRAMES = 1
-
-try:
-    from sklearn.callback import CallbackSupportMixin, with_callbacks as _managed
-except ImportError:  # scikit-learn before 1.9
-    FRAMES = 0
-
-    class CallbackSupportMixin:  # type: ignore[no-redef]
-        """Nothing to support."""
-
-    def _managed(method: Any) -> Any:
-        return method
-
-
-__all__ = ["FRAMES", "CallbackSupportMixin", "FitCallbacks", "with_callbacks"]
-
-
-def with_callbacks(method: _Method) -> _Method:
-    """Have callbacks torn down when the method of an estimator ends, in whatever way."""
-    return _managed(method)
+    from dps.estimators.publishing import Publisher
+    from dps.training.history import EpochRecord
+    from dps.training.job import Job, Trained
 
 
 class FitCallbacks:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dps.data.inspection import DataSummary
 from dps.losses import Loss
 from dps.modes import Mode, get_mode
 from dps.optimizers import SGD, Cosine, Optimizer
 from dps.optimizers.names import OPTIMIZERS, get_optimizer
 from dps.optimizers.schedules import SCHEDULES, Constant, Schedule
 from dps.training.defaults import (
+    FEWEST,
     GAIN_THAT_COUNTS,
     KINK_ERROR,
     KINK_TOL,
@@ -27,13 +27,14 @@ from dps.training.defaults import (
     TOL_OF_PASSES,
     WIDE_BATCH,
     auto_schedule,
+    batch_rows,
     stream_batch,
 )
-from dps.training.lbfgs.full_batch import FullBatch
-from dps.training.plan import FEWEST, batch_rows
 
 if TYPE_CHECKING:
+    from dps.data.inspection import DataSummary
     from dps.estimators.base import DistributedEstimator
+    from dps.training.lbfgs.full_batch import FullBatch
 
 #: Stored values of a batch, as a multiple of the parameters, that are worth sharing out.
 _WORTH = 4
@@ -173,6 +174,8 @@ def choose_full_batch(
     better = not wide and _may_finish_with_lbfgs(estimator, loss, tol)
     if estimator.optimizer != "lbfgs" and not better:
         return None
+    from dps.training.lbfgs.full_batch import FullBatch
+
     kinks = _has_kinks(loss)
     # The last digits decide which coefficients are zero, and which rows lie at a kink.
     sharp = (L1_TOL if l1 else KINK_TOL) if kinks or l1 else 0.0

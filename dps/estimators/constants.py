@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,9 @@ from dps.data.spread import far_means
 from dps.models.factorization import FactorInputs, FactorizationMachine
 from dps.models.linear import LinearModel
 from dps.models.network import TINY, Network
-from dps.training.state import TrainState
+
+if TYPE_CHECKING:
+    from dps.training.state import TrainState
 
 #: How far from the one value of a column its other knots lie until it varies.
 _FAR = 2.0**40

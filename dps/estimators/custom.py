@@ -35,11 +35,11 @@ from dps.models.custom import CustomModel
 from dps.optimizers import Adam, AdamW, Constant, Optimizer
 from dps.optimizers.names import get_optimizer
 from dps.optimizers.schedules import Schedule
-from dps.training.job import Job
 from dps.training.state import check_unchanged
 
 if TYPE_CHECKING:
     from dps._typing import OptimizerLike, RateLike
+    from dps.training.job import Job
 
 #: Parameters up to which "auto" is L-BFGS.
 _FEW = 1000

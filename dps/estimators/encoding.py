@@ -15,17 +15,17 @@ import scipy.sparse
 from sklearn.base import clone
 from sklearn.utils.validation import validate_data
 
-from dps.cluster.base import Cluster
 from dps.data.defects import places
 from dps.data.partitions import columns_without_numbers, is_dask, is_frame, is_list, unmasked
 from dps.preprocessing import FrameEncoder
 from dps.preprocessing.dtypes import check_frame
-from dps.preprocessing.encoder import Reader
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from dps.cluster.base import Cluster
     from dps.estimators.base import DistributedEstimator
+    from dps.preprocessing.reader import Reader
 
 
 @dataclass

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 
+from dps._sklearn import FRAMES
 from dps.cluster.choice import cluster_for
 from dps.cluster.options import Options
 from dps.data.alignment import in_memory
@@ -34,7 +35,7 @@ from dps.data.inspection import (
 from dps.data.labels import check_kinds
 from dps.data.partitions import Partition, is_dask, is_frame, is_list
 from dps.data.targets import TargetEncoding
-from dps.estimators.callbacks import FRAMES, FitCallbacks
+from dps.estimators.callbacks import FitCallbacks
 from dps.estimators.encoding import Framed, encoding_for, framed, select
 from dps.estimators.inputs import check_found, partitions_for
 from dps.estimators.interrupts import Interrupts

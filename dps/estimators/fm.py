@@ -41,9 +41,10 @@ from dps.models import TableSpec
 from dps.models.factorization import FactorizationMachine
 from dps.optimizers import Adagrad, AdamW, Optimizer, Schedule
 from dps.optimizers.names import get_optimizer
-from dps.training.defaults import base_of
-from dps.training.job import Job
-from dps.training.launch import touches_little
+from dps.training.defaults import (
+    base_of,
+    touches_little,
+)
 from dps.training.state import TrainState, check_unchanged
 from dps.training.stopping import StoppingRule
 
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
         RateLike,
         RegressionLoss,
     )
+    from dps.training.job import Job
 
 #: Adagrad's accumulator at first, the least that float32 holds, and its rate.
 _ACCUMULATOR, _SMALLEST, _RATE = 1e-6, 1e-37, 0.4

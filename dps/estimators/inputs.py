@@ -17,7 +17,6 @@ from sklearn.utils.validation import validate_data
 from dps.data.alignment import partitions_of
 from dps.data.blocks import as_rows
 from dps.data.defects import defect_of_structure
-from dps.data.inspection import DataSummary
 from dps.data.partitions import (
     Partition,
     check_columns,
@@ -28,6 +27,7 @@ from dps.data.partitions import (
 )
 
 if TYPE_CHECKING:
+    from dps.data.inspection import DataSummary
     from dps.estimators.base import DistributedEstimator
 
 

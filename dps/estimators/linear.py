@@ -17,10 +17,6 @@ from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from dps.data.columns import occurring
-from dps.data.inspection import Inspection
-from dps.data.spread import far_means
-from dps.estimators.alpha import choose_alpha
 from dps.estimators.base import DistributedEstimator
 from dps.estimators.choices import (
     check_stochastic,
@@ -33,10 +29,8 @@ from dps.estimators.choices import (
     rate_of,
     takes_steps,
 )
-from dps.estimators.constants import linear_goes_on
 from dps.estimators.docs import LINEAR
 from dps.estimators.encoding import coefficient_names, index_of
-from dps.estimators.plain import plain_linear
 from dps.estimators.prediction import LinearRaw
 from dps.estimators.registry import estimator
 from dps.estimators.survey import Survey
@@ -48,22 +42,23 @@ from dps.optimizers.schedules import Schedule
 from dps.training.defaults import (
     asks_for_spread,
     auto_optimizer,
+    batch_rows,
     damp_intercept,
     forget,
     is_wide,
     reset_units,
     set_units,
+    touches_little,
     wide_steps,
 )
-from dps.training.job import Job
-from dps.training.launch import touches_little
-from dps.training.plan import batch_rows
 from dps.training.state import TrainState, starting_state
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from dps._typing import Auto, OptimizerLike, RateLike
+    from dps.data.inspection import Inspection
+    from dps.training.job import Job
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -116,11 +111,15 @@ class _Linear(DistributedEstimator):
         in_kernels = optimizer is None or optimizer.native is not None
         # A mean must know its start; only of kernels it is known that they leave zeros alone.
         if survey.start is None and not self.average and in_kernels:
+            from dps.data.columns import occurring
+
             X, survey.columns = occurring(X)
         return X
 
     def _inspection(self, survey: Survey) -> Inspection:
         """Steps in units of the features ask how these vary."""
+        from dps.data.inspection import Inspection
+
         before = None if survey.start is None else survey.start.optimizer
         steps = takes_steps(self, survey.loss, survey.mode, survey.tol)
         numbers = None
@@ -137,6 +136,8 @@ class _Linear(DistributedEstimator):
         """L-BFGS, or steps in units of the features; see `DistributedEstimator._plan`."""
         summary, loss, varying = survey.summary, survey.loss, np.empty(0, np.intp)
         if survey.start is not None:
+            from dps.estimators.constants import linear_goes_on
+
             survey.start, varying = linear_goes_on(survey.start, summary)
         start = survey.start
         alpha, standardize = self._chosen_penalty(survey)
@@ -167,6 +168,8 @@ class _Linear(DistributedEstimator):
         centre, scale = (None, None) if before is None else (before.centre, before.scale)
         spread = None if of_values else summary.spread
         if summary.standards is not None and standardize and before is None:
+            from dps.data.spread import far_means
+
             mean, scale = summary.standards
             # A constant's whole value is its centre, so that its coefficient stays at zero.
             centre = np.where(scale == 1, mean, far_means(mean, scale))
@@ -220,6 +223,8 @@ class _Linear(DistributedEstimator):
         times, standardize = self._alpha_times, bool(self.standardize)
         tried: list[tuple[float, float, bool]] = []
         if self.alpha == "cv":
+            from dps.estimators.alpha import choose_alpha
+
             times, standardize, tried = choose_alpha(
                 self, survey.cluster, survey.summary, survey.targets, survey.seed
             )
@@ -346,6 +351,8 @@ class _Linear(DistributedEstimator):
         array([0, 0])
         """
         check_is_fitted(self)
+        from dps.estimators.plain import plain_linear
+
         return plain_linear(self)
 
     def coefficients(self) -> pd.Series | pd.DataFrame:

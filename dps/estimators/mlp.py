@@ -18,7 +18,6 @@ from sklearn.utils.validation import check_is_fitted
 
 from dps.estimators.choices import rate_of
 from dps.estimators.constants import network_goes_on, scaling_of
-from dps.estimators.plain_network import plain_network
 from dps.estimators.planned import (
     PASSES,
     Outputs,
@@ -44,7 +43,6 @@ from dps.models.network import Inputs, Network
 from dps.optimizers import SGD, AdamW, Momentum, Optimizer
 from dps.optimizers.schedules import Schedule
 from dps.training.defaults import base_of
-from dps.training.job import Job
 from dps.training.state import check_unchanged
 from dps.training.stopping import StoppingRule
 
@@ -57,6 +55,7 @@ if TYPE_CHECKING:
         RateLike,
         RegressionLoss,
     )
+    from dps.training.job import Job
 
 #: Learning rates, in the network's own units: of AdamW, and of optimizers that it is too small for
 #: by default.
@@ -267,6 +266,8 @@ class _Perceptron(Planned):
         array([0, 0])
         """
         check_is_fitted(self)
+        from dps.estimators.plain_network import plain_network
+
         return plain_network(self)
 
     @property

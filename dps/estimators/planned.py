@@ -9,12 +9,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dps.data.inspection import DataSummary, Inspection
 from dps.data.quantiles import Points
 from dps.estimators.base import DistributedEstimator
 from dps.estimators.choices import asks_for_steps, check_known, refuse_passes
@@ -25,10 +24,18 @@ from dps.losses.units import Units, units_of
 from dps.optimizers import SGD, AdamW, Averaged, Constant, Cosine, Optimizer, Schedule
 from dps.optimizers.names import get_optimizer
 from dps.optimizers.schedules import SCHEDULES
-from dps.training.defaults import GAIN_THAT_COUNTS, RELATIVE_TOL, TOL_OF_PASSES, base_of
-from dps.training.job import Job
-from dps.training.lbfgs.full_batch import FullBatch
-from dps.training.plan import batch_rows
+from dps.training.defaults import (
+    GAIN_THAT_COUNTS,
+    RELATIVE_TOL,
+    TOL_OF_PASSES,
+    base_of,
+    batch_rows,
+)
+
+if TYPE_CHECKING:
+    from dps.data.inspection import DataSummary, Inspection
+    from dps.training.job import Job
+    from dps.training.lbfgs.full_batch import FullBatch
 
 #: Steps that "auto" plans, in so many epochs; rows a batch, and batches an epoch.
 _STEPS, _FEWEST_EPOCHS, _MOST_EPOCHS = 2500, 12, 100
@@ -81,6 +88,8 @@ class Planned(DistributedEstimator):
 
     def _inspection(self, survey: Survey) -> Inspection:
         """Numbers go in by their quantiles."""
+        from dps.data.inspection import Inspection
+
         if survey.start is not None and survey.start.model is not None:
             constant = constant_columns(survey.start.model)
             return Inspection(points=True, numbers=constant) if constant else Inspection()
@@ -298,6 +307,8 @@ def check_passes(estimator: DistributedEstimator, partial: bool) -> None:
 
 def passes(l2: float, summary: DataSummary, tol: float | None, patience: int) -> FullBatch:
     """L-BFGS in the model's own units: in a network's, layers of all widths learn alike."""
+    from dps.training.lbfgs.full_batch import FullBatch
+
     return FullBatch(
         l2=l2,
         l1=0.0,

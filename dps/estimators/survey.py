@@ -11,26 +11,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dps.cluster.base import Cluster
 from dps.cluster.options import Options
-from dps.data.columns import Columns
-from dps.data.inspection import DataSummary
-from dps.data.targets import TargetEncoding
 from dps.estimators.encoding import Encoding
 from dps.losses import Loss
 from dps.losses.constants import best_constant, loss_of_mean
 from dps.models import Model
-from dps.modes import Mode
 from dps.optimizers import Optimizer
 from dps.optimizers.schedules import Schedule
-from dps.training.job import Execution, Job
-from dps.training.lbfgs.full_batch import FullBatch
-from dps.training.position import Beginning, Position
-from dps.training.state import TrainState, starting_state
-from dps.training.stopping import StoppingRule
 
 if TYPE_CHECKING:
+    from dps.cluster.base import Cluster
+    from dps.data.columns import Columns
+    from dps.data.inspection import DataSummary
+    from dps.data.targets import TargetEncoding
     from dps.estimators.base import DistributedEstimator
+    from dps.modes import Mode
+    from dps.training.job import Job
+    from dps.training.lbfgs.full_batch import FullBatch
+    from dps.training.state import TrainState
+    from dps.training.stopping import StoppingRule
 
 
 @dataclass(eq=False)
@@ -133,6 +132,11 @@ class Survey:
         ValueError
             The last fit was of another number of parameters.
         """
+        from dps.training.job import Execution, Job
+        from dps.training.position import Beginning, Position
+        from dps.training.state import starting_state
+        from dps.training.stopping import StoppingRule
+
         estimator, start = self.estimator, self.start
         if params is None and start is not None:
             start.check(model)

@@ -16,7 +16,6 @@ from sklearn.utils.validation import check_is_fitted
 from dps.cluster.choice import client_of
 from dps.cluster.options import Options
 from dps.data.alignment import in_memory
-from dps.data.inspection import DataSummary
 from dps.data.partitions import is_dask
 from dps.data.targets import class_weights
 from dps.estimators.base import DistributedEstimator
@@ -28,6 +27,7 @@ from dps.losses.names import get_loss
 
 if TYPE_CHECKING:
     from dps._typing import ClassificationLoss, MatrixLike, RegressionLoss, VectorLike
+    from dps.data.inspection import DataSummary
 
 
 def _first_of(mean: Any, raw: NDArray[np.floating]) -> NDArray[np.floating]:

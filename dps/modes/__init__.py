@@ -10,7 +10,6 @@ from dps.modes.allreduce import AllReduce
 from dps.modes.asynchronous import Async
 from dps.modes.auto import Auto
 from dps.modes.base import Mode, StepSpec
-from dps.modes.choosing import Choice, Figures, choose
 from dps.modes.hybrid import Hybrid
 from dps.modes.synchronous import Sync
 
@@ -18,13 +17,10 @@ __all__ = [
     "MODES",
     "AllReduce",
     "Async",
-    "Choice",
-    "Figures",
     "Hybrid",
     "Mode",
     "StepSpec",
     "Sync",
-    "choose",
     "get_mode",
 ]
 

@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from dps._parameters import check_integer, check_real
 from dps._runtime.allreduce import AllReduceChannel, AllReduceStep
 from dps._runtime.local import LocalStep
 from dps._runtime.ring import RingStep
-from dps._runtime.step import Step
 from dps.modes.base import PausingMode, StepSpec
 from dps.optimizers import SGD, Momentum, Optimizer
-from dps.server.shard import ChannelKind
+
+if TYPE_CHECKING:
+    from dps._runtime.step import Step
+    from dps.server.shard import ChannelKind
 
 _ALGORITHMS = ("direct", "ring")
 _OUTER = ("average", "nesterov")

@@ -11,16 +11,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from dps._parameters import check_integer, check_real
 from dps._runtime.aggregate import GatheringChannel, GatheringStep
 from dps._runtime.asynchronous import AsynchronousChannel, AsynchronousStep
 from dps._runtime.bounded import BoundedChannel, BoundedStep
 from dps._runtime.compensation import AgedChannel, DelayedChannel
-from dps._runtime.step import Step
 from dps.modes.base import Mode, StepSpec
-from dps.server.shard import ChannelKind
+
+if TYPE_CHECKING:
+    from dps._runtime.step import Step
+    from dps.server.shard import ChannelKind
 
 _COMPENSATIONS = ("age", "delay")
 #: Of the experiments of the paper, where it is constant.

@@ -7,12 +7,14 @@ What is measured, and when, is ``training/choosing.py``'s; what follows from it 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from dps._runtime.step import Step
 from dps.modes.base import Mode, StepSpec
 from dps.modes.synchronous import Sync
-from dps.server.shard import ChannelKind
+
+if TYPE_CHECKING:
+    from dps._runtime.step import Step
+    from dps.server.shard import ChannelKind
 
 
 @dataclass(frozen=True, repr=False)

@@ -11,19 +11,21 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dps._parameters import Configuration, check_real
-from dps._runtime.activity import Activity
-from dps._runtime.channels import ShardChannel
-from dps._runtime.reducer import HostReducer
-from dps._runtime.step import Step
-from dps.optimizers.update import Update
 from dps.server.placement import PLACEMENTS
-from dps.server.shard import ChannelKind
+
+if TYPE_CHECKING:
+    from dps._runtime.activity import Activity
+    from dps._runtime.channels import ShardChannel
+    from dps._runtime.reducer import HostReducer
+    from dps._runtime.step import Step
+    from dps.optimizers.update import Update
+    from dps.server.shard import ChannelKind
 
 ACCESSES = ("auto", "mapped", "stream")
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from dps._runtime.hybrid import HybridChannel
-from dps._runtime.step import Step
 from dps._runtime.synchronous import SynchronousStep
 from dps.modes.base import Mode, StepSpec
-from dps.server.shard import ChannelKind
+
+if TYPE_CHECKING:
+    from dps._runtime.step import Step
+    from dps.server.shard import ChannelKind
 
 
 @dataclass(frozen=True, repr=False)

@@ -10,14 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from dps._parameters import check_integer
 from dps._runtime.backups import BackupsChannel, BackupsStep
-from dps._runtime.step import Step
 from dps._runtime.synchronous import SynchronousChannel, SynchronousStep
 from dps.modes.base import PausingMode, StepSpec
-from dps.server.shard import ChannelKind
+
+if TYPE_CHECKING:
+    from dps._runtime.step import Step
+    from dps.server.shard import ChannelKind
 
 _LATE = ("drop", "add")
 

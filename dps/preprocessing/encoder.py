@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -14,20 +13,15 @@ from sklearn.utils._set_output import _wrap_data_with_container
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dps.data.collections import Parts
-from dps.data.keeping import give_back_unused
 from dps.data.partitions import is_dask, is_dask_frame, is_frame, is_list
-from dps.preprocessing.columns import ReadFrame
 from dps.preprocessing.dates import check_part_names
 from dps.preprocessing.dtypes import check_frame, unfit_columns
-from dps.preprocessing.frame_reader import keep_frame, read_frame
-from dps.preprocessing.layout import Layout
-from dps.preprocessing.learning import make_layout
-from dps.preprocessing.survey import FrameSurvey, Survey, merge
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from dps._typing import MatrixLike, VectorLike
+    from dps.preprocessing.layout import Layout
+    from dps.preprocessing.reader import Reader
+    from dps.preprocessing.survey import FrameSurvey
 
 #: Parameters for columns that have one a category, and what they are without.
 _OF_CATEGORIES = {"handle_unknown": "ignore", "min_frequency": None, "max_categories": None}
@@ -246,6 +240,9 @@ class FrameEncoder(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):
                 "The 'dtype' parameter of FrameEncoder must be 'auto', float32 or float64. "
                 f"Got {self.dtype!r} instead."
             )
+        from dps.preprocessing.reader import Reader
+        from dps.preprocessing.survey import Survey
+
         meta = _meta(X)
         check_frame(meta)
         validate_data(self, X=meta, skip_check_array=True)
@@ -262,6 +259,9 @@ class FrameEncoder(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):
 
     def _learn(self, surveys: Sequence[FrameSurvey], whole: bool = False) -> Self:
         """Fit to what was found in the partitions of the frame that was begun with."""
+        from dps.preprocessing.learning import make_layout
+        from dps.preprocessing.survey import merge
+
         self._layout = make_layout(
             merge(surveys, whole),
             self._names,
@@ -310,33 +310,6 @@ class FrameEncoder(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):
 
 # `set_output` is there, and lazy output stays lazy: scikit-learn's own wrapper does not know Dask.
 FrameEncoder._sklearn_auto_wrap_output_keys = {"transform"}
-
-
-@dataclass(frozen=True)
-class Reader:
-    """Reads partitions of the frame that an encoder is fitted to."""
-
-    names: tuple[Any, ...]  # of the columns
-    look: Survey  # what is to be known of what was read
-    parts: bool = False  # whether dates are read as their parts
-    ordered: bool = False  # whether lists are read as sequences
-
-    def __call__(self, frame: pd.DataFrame, *_: Any) -> ReadFrame:
-        """What is kept of a partition until it can be encoded: no strings, but their codes."""
-        read = read_frame(frame, self.names, parts=self.parts)
-        return keep_frame(read, hashed=not self.look.values, ordered=self.ordered)
-
-    def reread(self, read: ReadFrame, *_: Any) -> FrameSurvey:
-        """What is to be known of a partition that was read, and whose frame is gone."""
-        give_back_unused()  # a third of the CSR to come
-        return self.look(read)
-
-    def survey(self, frame: pd.DataFrame) -> FrameSurvey:
-        """What is to be known of a partition."""
-        read = read_frame(frame, self.names, parts=self.parts)
-        if self.ordered:
-            read = keep_frame(read, hashed=False, ordered=True)
-        return self.look(read)
 
 
 def _meta(X: Any) -> Any:

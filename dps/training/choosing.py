@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from dps._runtime.activity import COMPUTE, EPOCH_ROWS, PULL, PUSH, ROWS, STEPS, WAIT
 from dps.cluster.base import Cluster
-from dps.modes import Choice, Figures, Mode, choose
+from dps.modes import Mode
+from dps.modes.choosing import Choice, Figures, choose
 from dps.server.session import Check, Session
 from dps.training.job import Job
 from dps.training.launch import Launch

@@ -17,14 +17,16 @@ the stored values, so that these may be of any size. With L1 they would leave tw
 from __future__ import annotations
 
 import math
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dps.data.inspection import WIDE, DataSummary
 from dps.models.layout import Layout
 from dps.optimizers import Adagrad, Adam, Averaged, Constant, Optimizer, ScaledAdagrad, Schedule
+
+if TYPE_CHECKING:
+    from dps.data.inspection import DataSummary
 
 _Given = TypeVar("_Given", bound=Optimizer | None)
 
@@ -35,6 +37,15 @@ _RATE, _RATE_OF_FEW, _RATE_OF_ADAM = 0.1, 0.3, 0.05
 #: have forgotten half. What forgets follows what drifts, and pays for it where nothing does.
 _RATE_OF_STREAMS, _UPDATES_OF_STREAMS, _HALF_LIFE = 0.2, 64, 128
 _SMALLEST_OF_STREAMS = 32
+#: Up to so many rows, a batch is all of them.
+_FEW_ROWS = 256
+#: Otherwise an epoch has about so many updates, of batches up to a size.
+_UPDATES_PER_EPOCH = 512
+_LARGEST_BATCH = 4096
+#: Elements of a whole vector that are updated in the time that one is by its key.
+_COST_OF_A_KEY = 8
+#: Instead of a number of replicas: one for each worker that holds rows.
+FEWEST = "fewest"
 
 
 #: L-BFGS ends when its next step promises less than this share of `tol`, or when some
@@ -58,11 +69,37 @@ _SELDOM, _WEAK, WIDE_BATCH = 32, 1 / 50, 512
 _WIDE_RATE, _WIDE_START = 0.6, 2e-4
 
 
+def batch_rows(batch_size: int | str, rows: int) -> int:
+    """Rows of one update: a number as it is, and a choice that depends on rows only for "auto".
+
+    Examples
+    --------
+    >>> batch_rows("auto", 100), batch_rows(64, 100)
+    (100, 64)
+    """
+    if not isinstance(batch_size, str):
+        return min(int(batch_size), rows)
+    if rows <= _FEW_ROWS:
+        return rows
+    return max(_FEW_ROWS, min(_LARGEST_BATCH, rows // _UPDATES_PER_EPOCH))
+
+
+def touches_little(summary: DataSummary, size: int, batch_size: int, key_width: int = 1) -> bool:
+    """Whether a batch touches so few of a model's parameters that keys of them pay.
+
+    The model has equally many parameters for each column.
+    """
+    share = summary.elements / summary.total * batch_size / (summary.n_features + 1)
+    return summary.sparse and share * (1 + (_COST_OF_A_KEY - 1) / key_width) <= 1
+
+
 def is_wide(summary: DataSummary, alpha: float, l1: float) -> bool:
     """Whether labelled rows are sparse, say little of each column, and are hardly penalised.
 
     Not where L1 is to select columns.
     """
+    from dps.data.inspection import WIDE
+
     return (
         l1 == 0
         and summary.sparse

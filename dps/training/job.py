@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,14 +15,16 @@ from dps.models import Model
 from dps.modes import Mode
 from dps.optimizers import Optimizer
 from dps.optimizers.schedules import Schedule
-from dps.server.snapshots import Kept
-from dps.training.activity import RankActivity
-from dps.training.checkpoint import Checkpointing
 from dps.training.history import EpochRecord
-from dps.training.lbfgs.full_batch import FullBatch
-from dps.training.plan import Plan
-from dps.training.position import Position
 from dps.training.stopping import StoppingRule
+
+if TYPE_CHECKING:
+    from dps.server.snapshots import Kept
+    from dps.training.activity import RankActivity
+    from dps.training.checkpoint import Checkpointing
+    from dps.training.lbfgs.full_batch import FullBatch
+    from dps.training.plan import Plan
+    from dps.training.position import Position
 
 #: How steps are made that are each of all rows.
 FULL_BATCH = "L-BFGS"

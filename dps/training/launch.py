@@ -24,6 +24,7 @@ from dps.server.snapshots import Kept
 from dps.server.store import Arena, StoreSpec
 from dps.server.tables import arena_of, rows_by_shard
 from dps.server.window import INTERIM_WIDTH, WindowSpec
+from dps.training.defaults import touches_little
 from dps.training.history import EpochReport
 from dps.training.job import Job
 from dps.training.plan import Plan, place_shards
@@ -36,8 +37,6 @@ Hosts = tuple[tuple[int, ...], ...]
 
 #: Closed epochs whose records a window keeps; they are fetched a few times a second.
 HISTORY = 1 << 16
-#: Elements of a whole vector that are updated in the time that one is by its key.
-_COST_OF_A_KEY = 8
 #: Bytes of a key itself.
 _OF_A_KEY = 8
 #: A table is large that takes more than this part of a worker's memory, with state and snapshots.
@@ -51,15 +50,6 @@ _CUT = 1 << 18
 _FEWEST_CUT = 256
 #: Doubles that ranks may report of an epoch, all together.
 _MOST_REPORTED = 1 << 25
-
-
-def touches_little(summary: DataSummary, size: int, batch_size: int, key_width: int = 1) -> bool:
-    """Whether a batch touches so few of a model's parameters that keys of them pay.
-
-    The model has equally many parameters for each column.
-    """
-    share = summary.elements / summary.total * batch_size / (summary.n_features + 1)
-    return summary.sparse and share * (1 + (_COST_OF_A_KEY - 1) / key_width) <= 1
 
 
 def rates_of(job: Job, plan: Plan, summary: DataSummary) -> Rates | None:

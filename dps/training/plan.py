@@ -14,17 +14,11 @@ from dps.data.exchange import RandomSplit
 from dps.data.partitions import Piece
 from dps.modes import Mode
 from dps.server.sharding import fastest_shards
+from dps.training.defaults import FEWEST, batch_rows
 from dps.training.sharing import cut, level, replica_counts, worth_moving
 
-#: Instead of a number of replicas: one for each worker that holds rows.
-FEWEST = "fewest"
 #: As many stored values of X as are worth a further replica where the number is "auto".
 _ELEMENTS_PER_REPLICA = 1 << 17
-#: Up to so many rows, a batch is all of them.
-_FEW_ROWS = 256
-#: Otherwise an epoch has about so many updates, of batches up to a size.
-_UPDATES_PER_EPOCH = 512
-_LARGEST_BATCH = 4096
 #: Runs of rows that make a replica's share, where its rows should be like those of the others.
 _STRIPES = 16
 #: Partitions that an exchange makes on a worker, one after the other: what is on its way is
@@ -66,21 +60,6 @@ class Plan:
     def workers(self) -> list[str]:
         """Every worker that takes part, each once."""
         return list(dict.fromkeys([*(rank.worker for rank in self.ranks), *self.shards]))
-
-
-def batch_rows(batch_size: int | str, rows: int) -> int:
-    """Rows of one update: a number as it is, and a choice that depends on rows only for "auto".
-
-    Examples
-    --------
-    >>> batch_rows("auto", 100), batch_rows(64, 100)
-    (100, 64)
-    """
-    if not isinstance(batch_size, str):
-        return min(int(batch_size), rows)
-    if rows <= _FEW_ROWS:
-        return rows
-    return max(_FEW_ROWS, min(_LARGEST_BATCH, rows // _UPDATES_PER_EPOCH))
 
 
 def make_plan(

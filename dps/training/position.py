@@ -8,14 +8,16 @@ position is kept.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dps.server.snapshots import Kept
 from dps.training.history import EpochRecord
-from dps.training.plan import Plan
+
+if TYPE_CHECKING:
+    from dps.training.plan import Plan
 
 
 @dataclass(frozen=True)

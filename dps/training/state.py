@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dps.models import Model
 from dps.optimizers import Optimizer
-from dps.training.job import FitResult, Job
+
+if TYPE_CHECKING:
+    from dps.training.job import FitResult, Job
 
 
 @dataclass(frozen=True)

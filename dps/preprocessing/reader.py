@@ -1,0 +1,41 @@
+"""How workers read partitions of the frame that an encoder is fitted to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dps.data.keeping import give_back_unused
+from dps.preprocessing.columns import ReadFrame
+from dps.preprocessing.frame_reader import keep_frame, read_frame
+from dps.preprocessing.survey import FrameSurvey, Survey
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Reads partitions of the frame that an encoder is fitted to."""
+
+    names: tuple[Any, ...]  # of the columns
+    look: Survey  # what is to be known of what was read
+    parts: bool = False  # whether dates are read as their parts
+    ordered: bool = False  # whether lists are read as sequences
+
+    def __call__(self, frame: pd.DataFrame, *_: Any) -> ReadFrame:
+        """What is kept of a partition until it can be encoded: no strings, but their codes."""
+        read = read_frame(frame, self.names, parts=self.parts)
+        return keep_frame(read, hashed=not self.look.values, ordered=self.ordered)
+
+    def reread(self, read: ReadFrame, *_: Any) -> FrameSurvey:
+        """What is to be known of a partition that was read, and whose frame is gone."""
+        give_back_unused()  # a third of the CSR to come
+        return self.look(read)
+
+    def survey(self, frame: pd.DataFrame) -> FrameSurvey:
+        """What is to be known of a partition."""
+        read = read_frame(frame, self.names, parts=self.parts)
+        if self.ordered:
+            read = keep_frame(read, hashed=False, ordered=True)
+        return self.look(read)
