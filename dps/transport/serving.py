@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -97,7 +98,7 @@ class Served(ABC):
         A long-running Actor of another user delays nothing here.
         """
         function = getattr(self, method)
-        if asyncio.iscoroutinefunction(function):
+        if inspect.iscoroutinefunction(function):
             return await function(*args)
         async with self._turn:
             return await asyncio.to_thread(function, *args)

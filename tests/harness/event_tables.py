@@ -67,7 +67,8 @@ def _rows(attributes: str) -> Iterator[tuple[list[str], str, str]]:
 
 def _type(cls: Any, field: str) -> str:
     hint = get_type_hints(cls)[field]
-    return getattr(hint, "__name__", str(hint)).replace(" | ", " or ").replace("NoneType", "None")
+    said = str(hint) if " | " in str(hint) else getattr(hint, "__name__", str(hint))
+    return said.replace(" | ", " or ").replace("NoneType", "None")
 
 
 def written() -> str:
