@@ -33,7 +33,7 @@ def with_callbacks(method: _Method) -> _Method:
 def metric_of(name: str, options: Collection[str]) -> Callable[..., Any] | None:
     """The metric of scikit-learn with these options; None if only a newer version has it.
 
-    Brier scores of several classes are of 1.7, `d2_brier_score` is of 1.8.
+    Brier scores of several classes came with 1.7, `d2_brier_score` with 1.8.
     """
     import sklearn.metrics
 

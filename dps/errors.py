@@ -87,7 +87,7 @@ class ClusterError(DPSError):
 
 
 class VersionError(DPSError):
-    """dps is missing on a worker, or is of another version there or on the scheduler."""
+    """A worker has no dps, or a worker or the scheduler has another version."""
 
 
 class WorkerLostError(DPSError):

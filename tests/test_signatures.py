@@ -20,7 +20,7 @@ REASONS: dict[str, str] = {
     "log_loss": "y_proba y_pred",
     "d2_log_loss_score": "y_proba y_pred",
 }
-pytestmark = pytest.mark.skipif(SKLEARN < (1, 8), reason="metrics are those of scikit-learn 1.8")
+pytestmark = pytest.mark.skipif(SKLEARN < (1, 8), reason="compares with scikit-learn 1.8")
 
 METRICS = sorted(name for name in metrics.__all__ if hasattr(known, name))
 

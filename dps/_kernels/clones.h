@@ -17,7 +17,7 @@
 /* The set that the loader has picked. */
 DPS_ALWAYS const char *dps_instructions(void)
 {
-    return DPS_CAN("avx512f") ? "AVX-512" : DPS_CAN("avx2") ? "AVX2" : "those of every processor";
+    return DPS_CAN("avx512f") ? "AVX-512" : DPS_CAN("avx2") ? "AVX2" : "baseline";
 }
 
 #endif

@@ -329,7 +329,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         **options: Any,
     ) -> Self:
         """Fit, and keep what came of it; see `fitting.fit`."""
-        # Half of dps, which nobody needs who predicts.
+        # Half of dps, which predictions do without.
         from dps.estimators.fitting import fit
         from dps.estimators.publishing import server_of
         from dps.estimators.resuming import Resumption

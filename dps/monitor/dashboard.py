@@ -38,11 +38,12 @@ def show_fits(client: Any, timeout: float) -> None:
     """
     if client in _asked:
         return
+    _asked.add(client)
     from dps.monitor.plugin import install
 
     run, options = client._run_on_scheduler, {"wait": True, "callback_timeout": timeout}
     try:
-        # A function of the standard library: another dps may not have those of this one.
+        # A function of the standard library: another version of dps may lack ours.
         theirs = client.sync(run, importlib.metadata.version, "dps", **options)
         ours = importlib.metadata.version("dps")
         if theirs != ours:
@@ -52,12 +53,12 @@ def show_fits(client: Any, timeout: float) -> None:
             )
         why = client.sync(run, install, **options)
     except VersionError:
+        _asked.discard(client)  # the next fit says so, too
         raise
     except (TimeoutError, OSError) as error:
         why = f"the scheduler does not answer ({error!r})"
     except Exception as error:  # of the scheduler's process, whatever that is made of
         why = f"the scheduler cannot make it ({error!r}); is dps installed there?"
-    _asked.add(client)
     if why is not None:
         warnings.warn(
             f"the dashboard shows no page of dps: {why}. Training goes on without it.",

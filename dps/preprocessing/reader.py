@@ -19,22 +19,22 @@ class Reader:
     """Reads partitions of the frame that an encoder is fitted to."""
 
     names: tuple[Any, ...]  # of the columns
-    look: Survey  # what is to be known of what was read
+    look: Survey  # made of each partition
     parts: bool = False  # whether dates are read as their parts
     ordered: bool = False  # whether lists are read as sequences
 
     def __call__(self, frame: pd.DataFrame, *_: Any) -> ReadFrame:
-        """What is kept of a partition until it can be encoded: no strings, but their codes."""
+        """Read a partition, and keep codes in place of strings until it can be encoded."""
         read = read_frame(frame, self.names, parts=self.parts)
         return keep_frame(read, hashed=not self.look.values, ordered=self.ordered)
 
     def reread(self, read: ReadFrame, *_: Any) -> FrameSurvey:
-        """What is to be known of a partition that was read, and whose frame is gone."""
+        """Survey a partition that was read before, and whose frame is gone."""
         give_back_unused()  # a third of the CSR to come
         return self.look(read)
 
     def survey(self, frame: pd.DataFrame) -> FrameSurvey:
-        """What is to be known of a partition."""
+        """Survey a partition."""
         read = read_frame(frame, self.names, parts=self.parts)
         if self.ordered:
             read = keep_frame(read, hashed=False, ordered=True)
