@@ -33,6 +33,7 @@ from distributed.security import Security
 
 import dps
 from dps.errors import VersionError
+from dps.monitor.dashboard import show_fits
 from dps.monitor.page.document import PLOTS, applications
 from dps.monitor.plugin import NAME, FitsPlugin
 from dps.monitor.store import FITS
@@ -197,6 +198,20 @@ if __name__ == "__main__":
 def test_a_cluster_closes_without_a_word() -> None:
     done = subprocess.run([sys.executable, "-c", CLOSED], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("True\n", "")
+
+
+def test_fits_at_once_warn_once() -> None:
+    class Silent:
+        _run_on_scheduler = None
+
+        def sync(self, *args: Any, **options: Any) -> None:
+            show_fits(self, 1.0)  # of another fit, meanwhile
+            raise TimeoutError
+
+    client = Silent()
+    with pytest.warns(UserWarning, match="the scheduler does not answer") as said:
+        show_fits(client, 1.0)
+    assert len(said) == 1
 
 
 def test_another_dps_on_the_scheduler(tmp_path: Path) -> None:
