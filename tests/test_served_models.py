@@ -139,7 +139,8 @@ def test_predictions_elsewhere_are_those_of_the_fitted_estimator(kind: str, clie
 
 def test_dask_collections_are_predicted_lazily(client: Client) -> None:
     frame = dd.from_pandas(FRAME, npartitions=3)
-    y = da.from_array(Y, chunks=tuple(map(len, frame.partitions)))
+    rows = frame.map_partitions(len).compute(scheduler="synchronous")
+    y = da.from_array(Y, chunks=(tuple(rows),))
     with dps.ParameterServer(name="lazy", client=client) as server:
         model = classifier(client=client, server="lazy").fit(frame, y)
         served = dps.ServedModel(server)
@@ -230,8 +231,6 @@ def test_what_is_no_server_is_said() -> None:
 
 def test_a_server_that_is_closed_ends_no_fit(client: Client) -> None:
     alone = classifier(max_iter=30, n_replicas=2, client=client).fit(X, Y)
-    server = dps.ParameterServer(name="short", client=client)
-    model = classifier(max_iter=30, n_replicas=2, client=client, server=server)
     closed = threading.Event()
 
     def close(epoch: int) -> None:
@@ -239,8 +238,10 @@ def test_a_server_that_is_closed_ends_no_fit(client: Client) -> None:
             dps.ParameterServer.connect("short", client=client).close()
             closed.set()
 
+    model = with_callback(classifier(max_iter=30, n_replicas=2, client=client), close)
+    server = dps.ParameterServer(name="short", client=client)
     with pytest.warns(UserWarning, match="no longer written into the server 'short': .*closed"):
-        with_callback(model, close).fit(X, Y)
+        model.set_params(server=server).fit(X, Y)
     np.testing.assert_array_equal(model.coef_, alone.coef_)
     server.disconnect()
 

@@ -49,6 +49,22 @@ _PREFIX = "dps-server-"
 _ASKING = 30.0
 
 
+class _Published:
+    """A card as a dataset: Dask finds the Futures to hold in it, and a client that asks gets bytes.
+
+    It would bind Futures to clients that it never asked for: before 2026.6, and lose them then.
+    """
+
+    def __init__(self, card: ServerCard, futures: Sequence[Future]) -> None:
+        self._card, self._futures = pickle.dumps(card), futures
+
+    def __dask_graph__(self) -> dict[Any, Future]:
+        return {future.key: future for future in self._futures}
+
+    def __reduce__(self) -> Any:
+        return bytes, (self._card,)
+
+
 @dataclass(frozen=True)
 class ServerCard:
     """A server on a cluster, as whoever connects to it must know it; it travels."""
@@ -391,7 +407,7 @@ class ServerShards:
         """
         client, name = self._client, self.spec.name
         assert client is not None
-        held = self._futures, pickle.dumps(self._card)
+        held = _Published(self._card, self._futures)
         taken = f"there is a server with name={name!r}: connect to it, or close it"
         if name in names(client):  # Dask would have a traceback in its log
             raise ValueError(taken)
@@ -483,10 +499,10 @@ def _cards(client: Client, name: str | None) -> list[ServerCard]:
     except KeyError:
         return []
     # Any client may publish a dataset of such a name.
-    if not (isinstance(found, tuple | list) and len(found) == 2 and isinstance(found[1], bytes)):
+    if not isinstance(found, bytes):
         return []
     try:
-        card = pickle.loads(found[1])
+        card = pickle.loads(found)
     except Exception:
         return []
     return [card] if isinstance(card, ServerCard) else []
