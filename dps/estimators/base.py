@@ -17,7 +17,6 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from dps import metrics
 from dps._parameters import Configuration
 from dps._sklearn import CallbackSupportMixin, with_callbacks
 from dps.cluster.choice import client_of, here
@@ -39,11 +38,8 @@ from dps.estimators.prediction import (
 )
 from dps.estimators.survey import Survey
 from dps.losses import Loss
-from dps.modes import Mode, get_mode
 from dps.optimizers.names import get_optimizer
 from dps.preprocessing import FrameEncoder
-from dps.scores.validation import Score
-from dps.training.checkpoint import Checkpoint
 from dps.training.state import TrainState
 
 if TYPE_CHECKING:
@@ -59,15 +55,27 @@ if TYPE_CHECKING:
     )
     from dps.data.inspection import Inspection
     from dps.parameter_server import ParameterServer
+    from dps.training.checkpoint import Checkpoint
     from dps.training.job import Job
     from dps.training.report import FitReport
 
 #: Parameters of `fit` by name.
 _OF_FIT = ("X", "y", "sample_weight", "X_val", "y_val", "sample_weight_val", "resume")
-#: Parameters that are configurations, and what makes one from a name.
-_CONFIGURED: dict[str, Any] = {
-    "optimizer": get_optimizer, "mode": get_mode, "loss": None, "learning_rate": None,
-}  # fmt: skip
+#: Parameters that are configurations.
+_CONFIGURED = ("optimizer", "mode", "loss", "learning_rate")
+
+
+class _Later(type):
+    """A class by its name, for `isinstance`: it has no instance before its module is loaded."""
+
+    def __instancecheck__(cls, value: object) -> bool:
+        path = cls.__module__, cls.__qualname__
+        return any((each.__module__, each.__qualname__) == path for each in type(value).__mro__)
+
+
+_Mode = _Later("Mode", (), {"__module__": "dps.modes.base"})
+_Score = _Later("Score", (), {"__module__": "dps.scores.validation"})
+_Checkpoint = _Later("Checkpoint", (), {"__module__": "dps.training.checkpoint"})
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -115,15 +123,15 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         "random_state": ["random_state"],
         "early_stopping": ["boolean", StrOptions({"auto"})],
         "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
-        "scoring": [str, Score, callable],  # of a function the error says how
+        "scoring": [str, _Score, callable],  # of a function the error says how
         "n_iter_no_change": [Interval(Integral, 1, None, closed="left")],
         "warm_start": ["boolean"],
         "verbose": ["verbose"],
         "encoder": [FrameEncoder, StrOptions({"auto"})],
         "batch_size": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
-        "mode": [str, Mode],
+        "mode": [str, _Mode],
         "n_replicas": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
-        "checkpoint": [Checkpoint, None],
+        "checkpoint": [_Checkpoint, None],
         "client": "no_validation",
         "server": "no_validation",
     }
@@ -399,6 +407,8 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
             y, weight = self._in_memory(y, weight)
             return float(getattr(sklearn.metrics, metric)(y, predicted, sample_weight=weight))
         with client_of(self.client, Options.now().timeout) as client:
+            from dps import metrics
+
             score = getattr(metrics, metric)
             return float(score(y, predicted, sample_weight=weight, client=client))
 
@@ -416,8 +426,14 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         super().set_params(**params)
         for outer, given in inner.items():
             value = getattr(self, outer)
-            if isinstance(value, str) and outer != "learning_rate":
-                value = self._loss() if outer == "loss" else _CONFIGURED[outer](value)
+            if isinstance(value, str) and outer == "loss":
+                value = self._loss()
+            elif isinstance(value, str) and outer == "optimizer":
+                value = get_optimizer(value)
+            elif isinstance(value, str) and outer == "mode":
+                from dps.modes import get_mode
+
+                value = get_mode(value)
             if not isinstance(value, Configuration):
                 raise ValueError(f"{outer}={value!r} has no parameter {min(given)!r}")
             setattr(self, outer, value._with(given))

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dps.losses import Loss
-from dps.modes import Mode, get_mode
 from dps.optimizers import SGD, Cosine, Optimizer
 from dps.optimizers.names import OPTIMIZERS, get_optimizer
 from dps.optimizers.schedules import SCHEDULES, Constant, Schedule
@@ -34,6 +33,7 @@ from dps.training.defaults import (
 if TYPE_CHECKING:
     from dps.data.inspection import DataSummary
     from dps.estimators.base import DistributedEstimator
+    from dps.modes import Mode
     from dps.training.lbfgs.full_batch import FullBatch
 
 #: Stored values of a batch, as a multiple of the parameters, that are worth sharing out.
@@ -84,6 +84,8 @@ def asks_for_steps(estimator: DistributedEstimator) -> Iterator[str]:
     for name in ("learning_rate", "batch_size"):
         if (given := getattr(estimator, name, "auto")) != "auto":
             yield f"{name}={given!r}"
+    from dps.modes import get_mode
+
     if get_mode(estimator.mode).takes_steps_only:
         yield f"mode={estimator.mode!r}"
 

@@ -259,13 +259,7 @@ def task_client() -> Client:
 
 
 def names(client: Client) -> list[str]:
-    """The names of all servers of a cluster.
-
-    Raises
-    ------
-    ClusterError
-        The scheduler is gone.
-    """
+    """The names of all servers of a cluster."""
     with reaching(client):
         found = client.list_datasets(callback_timeout=_ASKING)
     return sorted(
@@ -297,15 +291,9 @@ def find(client: Client, name: str) -> ServerShards:
 
 
 class ServerShards:
-    """The shards of a server on Actors of a cluster.
+    """The shards of a server on Actors of a cluster, which the Futures hold.
 
-    Parameters
-    ----------
-    client : distributed.Client or None
-        None: it is found out where it is first asked.
-    card : ServerCard
-    futures : sequence of Future
-        What holds the Actors.
+    Without a client it finds one where it is first asked.
     """
 
     def __init__(
