@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -47,22 +48,24 @@ from dps.transport.tensor_shard import TensorShard
 _PREFIX = "dps-server-"
 #: Seconds that the scheduler may take to answer.
 _ASKING = 30.0
+#: Before 2026.6 two datasets that are fetched at once leave Dask's option `scheduler` changed.
+_fetching = threading.Lock()
 
 
 class _Published:
-    """A card as a dataset: Dask finds the Futures to hold in it, and a client that asks gets bytes.
+    """A card as a dataset, in which Dask finds Futures to hold; a client that asks gets the card.
 
-    It would bind Futures to clients that it never asked for: before 2026.6, and lose them then.
+    Before 2026.6 Dask loses Futures that a client gets with a dataset.
     """
 
     def __init__(self, card: ServerCard, futures: Sequence[Future]) -> None:
-        self._card, self._futures = pickle.dumps(card), futures
+        self.card, self._futures = pickle.dumps(card), futures
 
     def __dask_graph__(self) -> dict[Any, Future]:
         return {future.key: future for future in self._futures}
 
     def __reduce__(self) -> Any:
-        return bytes, (self._card,)
+        return bytes, (self.card,)
 
 
 @dataclass(frozen=True)
@@ -482,15 +485,16 @@ def _alive(card: ServerCard) -> dict[str, int]:
 def _cards(client: Client, name: str | None) -> list[ServerCard]:
     """What is known by a name: one server, or none."""
     try:
-        with reaching(client):
+        with reaching(client), _fetching:
             found = client.get_dataset(f"{_PREFIX}{name}", callback_timeout=_ASKING)
     except KeyError:
         return []
-    # Any client may publish a dataset of such a name.
-    if not isinstance(found, bytes):
+    # Within one process nothing is pickled. And any client may publish a dataset of such a name.
+    card = found.card if isinstance(found, _Published) else found
+    if not isinstance(card, bytes):
         return []
     try:
-        card = pickle.loads(found)
+        card = pickle.loads(card)
     except Exception:
         return []
     return [card] if isinstance(card, ServerCard) else []
