@@ -92,10 +92,7 @@ def _checks_of(cls: Any) -> dict[str, Check]:
 def check_fields(cls: Any, values: dict[str, Any]) -> None:
     """Raise unless values are what the parameters of a class are hinted to be.
 
-    Raises
-    ------
-    ValueError
-        Which one is not.
+    Raises ValueError: which one is not.
     """
     for name, is_right in _checks_of(cls).items():
         if name in values and not is_right(values[name]):
@@ -105,10 +102,7 @@ def check_fields(cls: Any, values: dict[str, Any]) -> None:
 def floats(value: Any, name: str, *shape: int, finite: bool = True) -> Any:
     """An array of float32 or float64 of a shape.
 
-    Raises
-    ------
-    ValueError
-        It is none, or holds NaN or infinity and must not.
+    Raises ValueError: it is none, or holds NaN or infinity and must not.
     """
     if not isinstance(value, np.ndarray) or value.dtype not in (np.float32, np.float64):
         raise ValueError(f"{name} is no array of float32 or float64")
@@ -122,10 +116,7 @@ def floats(value: Any, name: str, *shape: int, finite: bool = True) -> Any:
 def count(value: Any, name: str, least: int = 0) -> int:
     """A whole number.
 
-    Raises
-    ------
-    ValueError
-        It is none, or too small.
+    Raises ValueError: it is none, or too small.
     """
     if not check_of(int)(value) or value < least:
         raise ValueError(f"{name} is {value!r}, and must be a whole number from {least} on")

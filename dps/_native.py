@@ -4,12 +4,9 @@
 def written_in_python(cls: type, method: str, kernel: str) -> bool:
     """Whether a class has a method that is not the twin of the kernel it has.
 
-    Parameters
-    ----------
-    cls : type
-        Its ancestors, mixins among them, are asked in the order of inheritance.
-    method, kernel : str
-        Attributes that are twins of each other; who writes both, or the kernel, means it so.
+    cls: its ancestors, mixins among them, are asked in the order of inheritance.
+    method, kernel: attributes that are twins of each other; who writes both, or the kernel, means
+        it so.
     """
     for ancestor in cls.__mro__:
         if kernel in vars(ancestor):

@@ -64,23 +64,12 @@ def check_real(
 ) -> None:
     """Raise unless a field of ``owner`` is a real number in an interval.
 
-    Parameters
-    ----------
-    owner : object
-        Its class is named in the error.
-    name : str
-        The field.
-    low, high : float
-        The interval; an infinite end is always open.
-    closed : {"both", "left", "right", "neither"}
-        Which finite ends belong to the interval.
-
-    Raises
-    ------
-    TypeError
-        If the value is not a real number.
-    ValueError
-        If it lies outside.
+    owner: its class is named in the error.
+    name: the field.
+    low, high: the interval; an infinite end is always open.
+    closed: {"both", "left", "right", "neither"}, which finite ends belong to the interval.
+    Raises TypeError: if the value is not a real number.
+    Raises ValueError: if it lies outside.
 
     Examples
     --------
@@ -111,23 +100,12 @@ def check_real(
 def check_integer(owner: object, name: str, low: int, high: int | None = None) -> None:
     """Raise unless a field of ``owner`` is an integer from ``low`` to ``high``.
 
-    Parameters
-    ----------
-    owner : object
-        Its class is named in the error.
-    name : str
-        The field.
-    low : int
-        The smallest value allowed.
-    high : int, optional
-        The largest.
-
-    Raises
-    ------
-    TypeError
-        If the value is not an integer.
-    ValueError
-        If it is too small, or too large.
+    owner: its class is named in the error.
+    name: the field.
+    low: the smallest value allowed.
+    high: the largest.
+    Raises TypeError: if the value is not an integer.
+    Raises ValueError: if it is too small, or too large.
 
     Examples
     --------

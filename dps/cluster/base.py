@@ -203,10 +203,7 @@ class Cluster(Protocol):
     def salvage(self, session: Session) -> Session:
         """The same session, to be read; shards that are gone answer from what they have left.
 
-        Raises
-        ------
-        ServerLostError
-            Of one of them nothing is left.
+        Raises ServerLostError: of one of them nothing is left.
         """
         ...
 
@@ -219,22 +216,10 @@ class Cluster(Protocol):
 
         Partitions that have gone with their workers are made again on others.
 
-        Parameters
-        ----------
-        lost : WorkerLostError, optional
-            Why, if nobody else says so.
-        drop : bool
-            Whether to go on without those that cannot be.
-
-        Returns
-        -------
-        set of int
-            Partitions that are lost.
-
-        Raises
-        ------
-        WorkerLostError
-            Partitions are lost, and are not to be dropped.
+        lost: why, if nobody else says so.
+        drop: whether to go on without those that cannot be.
+        Returns partitions that are lost.
+        Raises WorkerLostError: partitions are lost, and are not to be dropped.
         """
         ...
 

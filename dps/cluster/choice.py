@@ -24,12 +24,8 @@ _ANSWERS = 10.0
 def client_of(given: Any, timeout: float) -> Iterator[Any]:
     """The client that is meant by one, or None; of a cluster or an address, one for the while.
 
-    Raises
-    ------
-    ClusterError
-        No scheduler answers there, or the client is closed.
-    TypeError
-        It is none of these.
+    Raises ClusterError: no scheduler answers there, or the client is closed.
+    Raises TypeError: it is none of these.
     """
     if given is None:
         yield None

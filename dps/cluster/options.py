@@ -58,10 +58,7 @@ class Options:
     def now(cls) -> Options:
         """Those of this process; who has not imported Dask has set none.
 
-        Raises
-        ------
-        ValueError
-            There is another option, or one is not what it may be.
+        Raises ValueError: there is another option, or one is not what it may be.
         """
         register()
         config = sys.modules.get("dask.config")

@@ -37,12 +37,8 @@ def usable_cores() -> int:
 class ThreadCluster:
     """Runs replicas on threads, with the same kernels, windows and modes.
 
-    Parameters
-    ----------
-    fit : str
-        Id of the fit.
-    n_threads : int, optional
-        Replicas that are worth starting; the cores of this process by default.
+    fit: id of the fit.
+    n_threads: replicas that are worth starting; the cores of this process by default.
     """
 
     def __init__(self, fit: str, n_threads: int | None = None) -> None:

@@ -23,27 +23,14 @@ def partitions_of(
 ) -> list[Partition]:
     """Align what is Dask's partition by partition.
 
-    Parameters
-    ----------
-    X : dask array or dataframe of shape (n, n_features) or (n,), or list of partitions
-        Lengths may be unknown. A list holds Delayed objects or Futures.
-    y : dask array, series or dataframe of shape (n,) or (n, 1), or list of partitions; or a
-        local one where the lengths of `X` are known
-    weight : likewise, or None
-    multi_output : bool, default=False
-        Whether `y` may have several columns.
-    names : tuple of str
-        What errors call X and y.
-
-    Returns
-    -------
-    list of Partition
-        Of Futures where the data is in memory, else of Delayed objects.
-
-    Raises
-    ------
-    ValueError
-        Numbers of partitions or known lengths differ; numbers and remedy are named.
+    X: dask array or dataframe of shape (n, n_features) or (n,), or list of partitions, lengths may
+        be unknown. A list holds Delayed objects or Futures.
+    y: dask array, series or dataframe of shape (n,) or (n, 1), or list of partitions; or local
+        ones where the lengths of `X` are known.
+    multi_output: whether `y` may have several columns.
+    names: what errors call X and y.
+    Returns lists of Futures where the data is in memory, else of Delayed objects.
+    Raises ValueError: numbers of partitions or known lengths differ; numbers and remedy are named.
     """
     if hasattr(X, "rechunk") and X.ndim > 1 and len(X.chunks[1]) > 1:
         warnings.warn(
@@ -67,10 +54,7 @@ def partitions_of(
 def in_memory(client: Any, **values: Any) -> list[Any]:
     """Values of dask collections beside a local X, computed together; others as they are.
 
-    Raises
-    ------
-    TypeError
-        A list of partitions, of which it is not known what they hold.
+    Raises TypeError: a list of partitions, of which it is not known what they hold.
     """
     lazy = {name: each for name, each in values.items() if is_dask(each)}
     for name, each in lazy.items():

@@ -14,15 +14,8 @@ from dps.data.partitions import is_dask
 def side_by_side(X: Any) -> Any:
     """The matrix that stands for arrays: of NumPy, or of Dask where one of them is.
 
-    Parameters
-    ----------
-    X : array, dict or tuple of arrays
-        Of which `Arrays.of` says something.
-
-    Raises
-    ------
-    ValueError
-        They have different numbers of rows, or integers that the matrix cannot hold.
+    X: array, dict or tuple of arrays, of which `Arrays.of` says something.
+    Raises ValueError: they have different numbers of rows, or integers that the matrix cannot hold.
     """
     if not isinstance(X, Mapping | tuple):
         return _matrix(X, X.dtype, "X")

@@ -30,11 +30,8 @@ class BlockSource(Protocol):
 class Part:
     """A block of which some rows are used.
 
-    Parameters
-    ----------
-    block : Block
-    order : (n,) int64 array or None
-        Its training rows in the order they are taken; None takes all in order.
+    order: (n,) int64 array or None, its training rows in the order they are taken; None takes all
+        in order.
     """
 
     def __init__(self, block: Block, order: NDArray[np.int64] | None) -> None:
@@ -102,15 +99,8 @@ def order_of(
 ) -> NDArray[np.int64]:
     """The rows of a partition in an order drawn by chance; label by label, where there are some.
 
-    Parameters
-    ----------
-    rows, seed : int
-    number : int
-        Of the partition.
-    space : int
-        One of the key spaces.
-    labels : vector of length `rows`, optional
-        Of several columns nothing is looked at.
+    space: one of the key spaces.
+    labels: several columns are not looked at.
     """
     order = np.arange(rows)
     shuffle(order, key_of(seed, 0, number, space))

@@ -139,15 +139,7 @@ def _copied(features: Features, rows: NDArray[np.int64]) -> _DenseFeatures:
 def as_rows(X: Any) -> Any:
     """A partition's X as an array, CSR rows or a dataframe that kernels can read.
 
-    Parameters
-    ----------
-    X : array, sparse matrix or array of SciPy or of pydata/sparse, or dataframe
-
-    Returns
-    -------
-    `X` itself where it is one of these. Other sparse formats become CSR, in which entries that
-    come in several parts are summed and columns ascend; what is masked becomes NaN, and floats
-    that no kernel reads, such as float16, become float64.
+    X: array, sparse matrix or array of SciPy or of pydata/sparse, or dataframe.
 
     Examples
     --------
@@ -196,11 +188,8 @@ def _is_odd(dtype: Any) -> bool:
 def features_of(X: Any, dtype: Any) -> Features:
     """Wrap a partition's X.
 
-    Parameters
-    ----------
-    X : 2-D array, sparse matrix or array, or dataframe of numbers
-    dtype : dtype
-        float32 or float64, the model's.
+    X: 2-D array, sparse matrix or array, or dataframe of numbers.
+    dtype: float32 or float64, the model's.
     """
     dtype, X = np.dtype(dtype), as_rows(X)
     if scipy.sparse.issparse(X):

@@ -24,12 +24,9 @@ if TYPE_CHECKING:
 class Parts:
     """The partitions of what is Dask's; nothing is computed.
 
-    Parameters
-    ----------
-    values : dask array, series or dataframe, or list of Delayed objects or Futures
-        Rows of an array that are cut become whole.
-    name : str, default="X"
-        What errors call it.
+    values: dask array, series or dataframe, or list of Delayed objects or Futures; rows of
+        an array that are cut become whole.
+    name: what errors call it.
 
     Examples
     --------
@@ -90,11 +87,7 @@ class Parts:
     def like(self, parts: list[Any], lengths: Sequence[int] | None = None) -> Any:
         """Other partitions as a collection of this kind, of known lengths or unknown ones.
 
-        Parameters
-        ----------
-        parts : list of Delayed or Future
-            As many as there are, or more or fewer.
-        lengths : sequence of int, optional
+        parts: as many as there are, or more or fewer.
         """
         if self.is_list:
             return parts
@@ -121,9 +114,7 @@ def one_graph(*values: Any) -> list[Any]:
     What :func:`dask.persist` does with several collections. Local values, lists of Delayed objects
     and what lies in memory are returned as they are.
 
-    Parameters
-    ----------
-    *values : dask array, series or dataframe, list of Delayed or Future, local data or None
+    *values: dask array, series or dataframe, list of Delayed or Future, local data or None.
 
     Examples
     --------

@@ -45,11 +45,8 @@ class Columns:
     def spread(self, flat: Any, n_outputs: int, out: Any) -> Any:
         """Write what belongs to the columns to its places in vectors of the wider model.
 
-        Parameters
-        ----------
-        flat : (..., n * n_outputs + rest) array
-        n_outputs : int
-        out : (..., total * n_outputs + rest) array
+        flat: (..., n * n_outputs + rest) array.
+        out: (..., total * n_outputs + rest) array.
         """
         used, all_of_them = len(self.numbers) * n_outputs, self.total * n_outputs
         places = (self.numbers[:, None] * n_outputs + np.arange(n_outputs)).ravel()
@@ -61,15 +58,8 @@ class Columns:
 def occurring(X: Any) -> tuple[Any, Columns | None]:
     """A sparse matrix without the columns that have no stored value, where that is worth it.
 
-    Parameters
-    ----------
-    X : array, CSR matrix or dataframe
-
-    Returns
-    -------
-    X : of the same kind
-    columns : Columns or None
-        None if `X` is as it was.
+    X: array, CSR matrix or dataframe.
+    Returns None if `X` is as it was.
     """
     if not scipy.sparse.issparse(X) or X.format != "csr":
         return X, None

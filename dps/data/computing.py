@@ -37,27 +37,12 @@ def computed(
 ) -> list[Partition]:
     """Compute partitions together in this process, so that what they share is computed once.
 
-    Parameters
-    ----------
-    partitions : sequence of Partition
-    keeping : Keeping
-        Where they may be kept.
-    prepare : callable, optional
-        What stands for X is ``prepare(X, number)``.
-    trained : int, optional
-        The number of those that are not of validation data; all by default.
-    loading : callable, optional
-        Called once a second with the number of computed partitions and of all.
-
-    Returns
-    -------
-    list of Partition
-        With what stands for all of a partition as its X.
-
-    Raises
-    ------
-    Exception
-        What a partition raised, with a note that names the task.
+    keeping: where they may be kept.
+    prepare: what stands for X is ``prepare(X, number)``.
+    trained: the number of those that are not of validation data; all by default.
+    loading: called once a second with the number of computed partitions and of all.
+    Returns partitions whose X stands for all of them.
+    Raises Exception: what a partition raised, with a note that names the task.
     """
     running = _Running(len(partitions), loading)
     try:
@@ -132,18 +117,9 @@ def recipes_of_absent(
 ) -> dict[int, Recipe]:
     """How partitions are computed again that could not be kept, by their number.
 
-    Parameters
-    ----------
-    partitions : sequence of Partition
-    sizes : sequence of int or None
-        Bytes of those that could not be, None for the others.
-    trained : int, optional
-        The number of those that are not of validation data; all by default.
-
-    Raises
-    ------
-    ClusterError
-        They share work, so that none is computed alone.
+    sizes: bytes of those that could not be, None for the others.
+    trained: the number of those that are not of validation data; all by default.
+    Raises ClusterError: they share work, so that none is computed alone.
     """
     absent = {number: size for number, size in enumerate(sizes) if size is not None}
     if not absent:

@@ -47,10 +47,6 @@ def defect_of_structure(X: Any) -> str | None:
     """Where a sparse matrix points outside of itself, which SciPy and kernels trust it not to do.
 
     Asked before anything follows an index: a conversion to CSR does so, too.
-
-    Parameters
-    ----------
-    X : anything; what is not sparse has no such defect
     """
     if hasattr(X, "to_scipy_sparse"):  # of pydata/sparse
         X = X.to_scipy_sparse()

@@ -52,17 +52,9 @@ class Part:
 def write_directory(path: PathLike, content: object, arrays: Mapping[str, np.ndarray]) -> None:
     """Write a directory, or put it in the place of an older one.
 
-    Parameters
-    ----------
-    path : str or path
-        Of a directory, with a protocol where it is on no local file system.
-    content : what `json.dumps` takes
-    arrays : mapping of str to array
-
-    Raises
-    ------
-    FileExistsError
-        There is a file of that name, or a directory with files of others.
+    path: a directory, with a protocol unless it is local.
+    arrays: mapping of str to array.
+    Raises FileExistsError: there is a file of that name, or a directory with files of others.
     """
     shown, fs, root = file_system(path)
     found = names_in(fs, root) if fs.exists(root) else []
@@ -91,17 +83,9 @@ def write_directory(path: PathLike, content: object, arrays: Mapping[str, np.nda
 def read_directory(path: PathLike) -> tuple[Any, dict[str, np.ndarray]]:
     """Read what was written, after a look at version and digests.
 
-    Returns
-    -------
-    content : what `json.loads` returns
-    arrays : dict of str to array
-
-    Raises
-    ------
-    FileNotFoundError
-        There is no directory, or a file is missing from it.
-    ValueError
-        It is damaged, or of another version.
+    Returns dict of str to array.
+    Raises FileNotFoundError: there is no directory, or a file is missing from it.
+    Raises ValueError: it is damaged, or of another version.
     """
     shown, fs, root = file_system(path)
     if not fs.exists(root):
@@ -130,12 +114,8 @@ def read_directory(path: PathLike) -> tuple[Any, dict[str, np.ndarray]]:
 def read_manifest(path: PathLike) -> Any:
     """The content of a manifest alone.
 
-    Raises
-    ------
-    FileNotFoundError
-        There is none.
-    ValueError
-        It is damaged, or of another version.
+    Raises FileNotFoundError: there is none.
+    Raises ValueError: it is damaged, or of another version.
     """
     shown, fs, root = file_system(path)
     return _manifest(_read(fs, shown, root, MANIFEST, "nothing was saved there"), shown)["content"]
@@ -144,13 +124,9 @@ def read_manifest(path: PathLike) -> Any:
 def write_part(path: PathLike, name: str, arrays: Mapping[str, np.ndarray]) -> Part:
     """Write a file of arrays into a directory, for a manifest that is to come.
 
-    Parameters
-    ----------
-    path : str or path
-        Of the directory, which is made.
-    name : str
-        ``"part-....safetensors"``.
-    arrays : mapping of str to array
+    path: a directory, which is made.
+    name: ``"part-....safetensors"``.
+    arrays: mapping of str to array.
     """
     _, fs, root = file_system(path)
     fs.makedirs(root, exist_ok=True)
@@ -161,12 +137,8 @@ def write_part(path: PathLike, name: str, arrays: Mapping[str, np.ndarray]) -> P
 def read_part(path: PathLike, part: Part) -> dict[str, np.ndarray]:
     """Read a part that a manifest names.
 
-    Raises
-    ------
-    FileNotFoundError
-        It is not there.
-    ValueError
-        It is damaged.
+    Raises FileNotFoundError: it is not there.
+    Raises ValueError: it is damaged.
     """
     shown, fs, root = file_system(path)
     data = _read(fs, shown, root, part.name, "copy the directory whole", part.bytes)
@@ -274,10 +246,7 @@ def _no_constant(text: str) -> Any:
 def arrays_of(data: bytes, shown: str) -> dict[str, np.ndarray]:
     """The arrays of safetensors, of memory of their own.
 
-    Raises
-    ------
-    ValueError
-        They are none.
+    Raises ValueError: they are none.
     """
     from safetensors import SafetensorError
     from safetensors.numpy import load
@@ -309,20 +278,10 @@ def write_file(
 ) -> tuple[str, int]:
     """Write a file beside its place, and put it there when it is whole.
 
-    Parameters
-    ----------
-    fs, root
-        See `file_system`.
-    name : str or callable
-        Of the file, or what makes one of its digest.
-    chunks : iterable of bytes
-
-    Returns
-    -------
-    str
-        Its digest.
-    int
-        Its bytes.
+    fs, root: see `file_system`.
+    name: the file's, or a function of its digest.
+    Returns its digest.
+    Returns its bytes.
     """
     from fsspec.implementations.local import LocalFileSystem
 

@@ -29,14 +29,7 @@ _making = threading.Lock()
 
 
 class DiskFile:
-    """A file of arrays.
-
-    Parameters
-    ----------
-    fit : str
-        Whose it is.
-    folder : str
-    """
+    """A file of arrays."""
 
     def __init__(self, fit: str, folder: str) -> None:
         self.fit = fit
@@ -57,14 +50,8 @@ class DiskFile:
     def put(self, array: np.ndarray) -> DiskArray:
         """Write an array behind the others.
 
-        Parameters
-        ----------
-        array : C-contiguous array without objects
-
-        Raises
-        ------
-        OSError
-            The disk is full.
+        array: C-contiguous array without objects.
+        Raises OSError: the disk is full.
         """
         with self._lock:
             start = self._end

@@ -52,11 +52,8 @@ class RandomSplit:
 def take_rows(X: Any, y: Any, weight: Any, rows: NDArray[np.int64]) -> tuple[Any, Any, Any]:
     """Some rows of a partition, copied.
 
-    Parameters
-    ----------
-    X : array, CSR rows or dataframe, see `as_rows`
-    y, weight : as users give them; `weight` may be None
-    rows : (n,) int64 array
+    X: array, CSR rows or dataframe, see `as_rows`.
+    rows: (n,) int64 array.
     """
     if isinstance(X, np.ndarray) and X.flags.c_contiguous:
         taken = np.take(X, rows, axis=0)  # copies whole rows: in less than half of the time
@@ -68,10 +65,7 @@ def take_rows(X: Any, y: Any, weight: Any, rows: NDArray[np.int64]) -> tuple[Any
 def join_rows(pieces: Sequence[tuple[Any, Any, Any]]) -> tuple[Any, Any, Any]:
     """X, y and weight of pieces, one below the other.
 
-    Parameters
-    ----------
-    pieces : sequence of (X, y, weight)
-        Of one or more; of containers and dtypes that may differ.
+    pieces: (X, y, weight) of one or more, whose containers and dtypes may differ.
     """
     Xs, ys, weights = zip(*pieces, strict=True)
     weight = None if weights[0] is None else np.concatenate(weights)

@@ -175,16 +175,11 @@ def inspect_partition(
 ) -> PartitionSummary:
     """Look at one partition.
 
-    Parameters
-    ----------
-    X : 2-D array, sparse matrix or dataframe of shape (n, n_features)
-    y : (n,), (n, 1) or (n, n_outputs) array, series or dataframe
-    weight : (n,) or (n, 1) array or series, or None
-    classification : bool
-        Whether y holds labels rather than numbers.
-    loss : Loss, optional
-        Whose targets y is to be.
-    wanted : Inspection
+    X: 2-D array, sparse matrix or dataframe of shape (n, n_features).
+    y: (n,), (n, 1) or (n, n_outputs) array, series or dataframe.
+    weight: (n,) or (n, 1) array or series, or None.
+    classification: whether y holds labels rather than numbers.
+    loss: decides what targets are.
     """
     given, defect = X, defect_of_structure(X)
     if defect is None:
@@ -280,15 +275,8 @@ def combine(
 ) -> DataSummary:
     """Put the partitions' summaries together.
 
-    Parameters
-    ----------
-    whole : bool
-        Whether the data came in one piece, so that partitions need no mention.
-
-    Raises
-    ------
-    ValueError
-        A partition is defective, or there is nothing to learn from.
+    whole: whether the data came in one piece, so that partitions need no mention.
+    Raises ValueError: a partition is defective, or there is nothing to learn from.
     """
     gaps = all(is_of_gaps(each.defect) and not (each.rows and each.sparse) for each in summaries)
     kind = GapsError if gaps else ValueError
@@ -353,12 +341,7 @@ def _combined_points(summaries: Sequence[PartitionSummary]) -> tuple[Points, ...
 
 
 def check_weight(mean: float, name: str) -> None:
-    """Raise where weights of such a mean overflow, or have lost digits.
-
-    Raises
-    ------
-    ValueError
-    """
+    """Raise where weights of such a mean overflow, or have lost digits."""
     if not _LEAST < mean < np.inf:
         raise ValueError(
             f"{name} is {mean:g} on average, which is no number to compute with: divide it by a "
@@ -367,12 +350,7 @@ def check_weight(mean: float, name: str) -> None:
 
 
 def check_size(summary: DataSummary, dtype: Any) -> None:
-    """Raise where squares of the targets of a regression overflow in a model's dtype.
-
-    Raises
-    ------
-    ValueError
-    """
+    """Raise where squares of the targets of a regression overflow in a model's dtype."""
     most = float(np.sqrt(np.finfo(dtype).max)) / 16
     size = np.hypot(summary.target_mean, summary.target_std).max()
     if not size < most:

@@ -69,10 +69,7 @@ class Recomputed:
     def read(self, start: int, stop: int) -> Values:
         """X, y and weight of all rows, computed again; only all of them are asked for.
 
-        Raises
-        ------
-        ValueError
-            What was found sound once has another shape now, or is broken.
+        Raises ValueError: what was found sound once has another shape now, or is broken.
         """
         assert self.recipe is not None
         X, y, weight = map(unmasked, self.recipe())
@@ -163,14 +160,7 @@ def remake_partition(
 
     Where that would take more memory than there is, it is made anew each time rows are read.
 
-    Parameters
-    ----------
-    keeping : Keeping
-    number : int
-        Of the partition.
-    function : callable
-        May have a method ``nbytes(X)``, the bytes of what it is going to make.
-    values : X, or what stands for X, y and weight
+    function: may have a method ``nbytes(X)``, the bytes of what it is going to make.
     """
     if isinstance(values, Stream):
         return values.then(function)

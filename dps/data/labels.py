@@ -42,16 +42,8 @@ def _type_of(label: object) -> str:
 def check_kinds(found: Sequence[tuple[str, np.ndarray]], name: str = "y") -> None:
     """Raise unless labels of all places are of one kind.
 
-    Parameters
-    ----------
-    found : sequence of (str, array)
-        Places, and the labels there.
-    name : str
-        What holds them.
-
-    Raises
-    ------
-    ValueError
+    found: sequence of (str, array), places, and the labels there.
+    name: what holds them.
     """
     kinds = [(place, kind_of(labels)) for place, labels in found if len(labels)]
     for place, kind in kinds[1:]:

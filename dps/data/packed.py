@@ -29,10 +29,7 @@ def pack(content: object, arrays: Mapping[str, np.ndarray]) -> bytes:
 def unpack(given: bytes, what: str) -> tuple[Any, dict[str, np.ndarray]]:
     """The content and the arrays.
 
-    Raises
-    ------
-    ValueError
-        They are none.
+    Raises ValueError: they are none.
     """
     end = 8 + int.from_bytes(given[:8], "little")
     try:

@@ -115,14 +115,8 @@ def is_part(value: object) -> bool:
 def meta_of(X: Any) -> Any:
     """What `X` is made of, without rows: for feature names and counts.
 
-    Returns
-    -------
-    dataframe, array, or None for a list of partitions, of which nothing is known
-
-    Raises
-    ------
-    ValueError, TypeError
-        Columns that are no numbers, or a collection that is no table.
+    Returns dataframe, array, or None for a list of partitions, of which nothing is known.
+    Raises ValueError, TypeError: columns that are no numbers, or a collection that is no table.
     """
     if is_dask_frame(X):
         check_columns(X._meta)
@@ -162,12 +156,7 @@ def _check_array(X: Any) -> None:
 
 
 def check_names(meta: Any) -> None:
-    """Raise if two columns of a pandas dataframe have one name.
-
-    Raises
-    ------
-    ValueError
-    """
+    """Raise if two columns of a pandas dataframe have one name."""
     twice = [str(name) for name, count in Counter(meta.columns).items() if count > 1]
     if twice:
         raise ValueError(f"X has several columns named {twice}: give each a name of its own")
@@ -182,16 +171,8 @@ _CONVERT = (
 def check_columns(meta: Any, remedy: str = _CONVERT) -> None:
     """Raise unless all columns of a pandas dataframe are of numbers, each with its own name.
 
-    Parameters
-    ----------
-    meta : pandas.DataFrame
-    remedy : str
-        What to do about the others; by default, beside a model that was trained on numbers.
-
-    Raises
-    ------
-    ValueError
-        Names the columns, their dtypes and what to do.
+    remedy: what to do about the others; by default, beside a model that was trained on numbers.
+    Raises ValueError: names the columns, their dtypes and what to do.
     """
     if not hasattr(meta, "columns"):
         raise ValueError("X is a Series: X.to_frame() makes a dataframe of one column")

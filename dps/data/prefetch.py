@@ -25,18 +25,9 @@ def ahead(items: Iterator[T], waiting: Callable[[], None], at_once: int = 2) -> 
     thread by its last message. The user waits for the thread to end, which takes as long as
     the item at work, but not for longer than a moment: the thread is a daemon.
 
-    Parameters
-    ----------
-    items : iterator
-        Used in the thread alone.
-    waiting : callable
-        Called now and then while the next item is waited for; raises to give up.
-    at_once : int, default=2
-
-    Raises
-    ------
-    BaseException
-        What making an item raised.
+    items: used in the thread alone.
+    waiting: called now and then while the next item is waited for; raises to give up.
+    Raises BaseException: what making an item raised.
     """
     made: queue.SimpleQueue[tuple[str, T | BaseException | None]] = queue.SimpleQueue()
     permits = threading.Semaphore(at_once)

@@ -71,11 +71,8 @@ class Points:
 def points_of(X: Any, columns: NDArray[np.int64]) -> list[Points]:
     """Look at rows from all over a partition.
 
-    Parameters
-    ----------
-    X : array, CSR matrix or dataframe of numbers, see `as_rows`
-    columns : (n,) int array
-        Those to look at.
+    X: array, CSR matrix or dataframe of numbers, see `as_rows`.
+    columns: (n,) int array, those to look at.
     """
     total = X.shape[0]
     most = min(total, _SAMPLED)

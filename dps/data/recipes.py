@@ -24,10 +24,7 @@ class Recipe:
     def __call__(self) -> Values:
         """Compute X, y and weight in this thread.
 
-        Raises
-        ------
-        Exception
-            What a task raised.
+        Raises Exception: what a task raised.
         """
         from dask.local import get_sync
 

@@ -64,14 +64,7 @@ class Kind:
 class RecordWriter:
     """Makes records of values, and keeps their arrays.
 
-    Parameters
-    ----------
-    kinds : iterable of Kind
-
-    Attributes
-    ----------
-    arrays : dict of str to array
-        What the records name.
+    arrays: dict of str to array, what the records name.
 
     Examples
     --------
@@ -90,16 +83,8 @@ class RecordWriter:
     def __call__(self, value: Any, path: str) -> Any:
         """The record of a value.
 
-        Parameters
-        ----------
-        value : object
-        path : str
-            Where it belongs; arrays are named by it.
-
-        Raises
-        ------
-        TypeError
-            It is of no known kind, or something in it.
+        path: where it belongs; arrays are named by it.
+        Raises TypeError: it is of no known kind, or something in it.
         """
         kind = self._kinds.get(type(value))
         if kind is not None:
@@ -156,15 +141,8 @@ class RecordWriter:
 class RecordReader:
     """Makes values of records.
 
-    Parameters
-    ----------
-    kinds : iterable of Kind
-    arrays : mapping of str to array
-
-    Attributes
-    ----------
-    left : set of str
-        Arrays that no record has named so far.
+    arrays: mapping of str to array.
+    left: arrays that no record has named so far.
     """
 
     def __init__(self, kinds: Iterable[Kind], arrays: Mapping[str, np.ndarray]) -> None:
@@ -188,15 +166,7 @@ class RecordReader:
     def __call__(self, record: Any, path: str) -> Any:
         """The value of a record.
 
-        Parameters
-        ----------
-        record : what `json.loads` returns
-        path : str
-
-        Raises
-        ------
-        ValueError
-            It is no record, or not as one of its kind is.
+        Raises ValueError: it is no record, or not as one of its kind is.
         """
         if record is None or isinstance(record, bool | int | float | str):
             return record

@@ -19,11 +19,8 @@ from typing import Any
 class sealed:
     """A function that who passes it on does not need to be able to import.
 
-    Parameters
-    ----------
-    function : callable
-    *constants, **options
-        Its first arguments. What Dask must see, such as Futures, belongs into the call instead.
+    *constants, **options: its first arguments. What Dask must see, such as Futures, belongs into
+        the call instead.
     """
 
     def __init__(self, function: Callable[..., Any], *constants: Any, **options: object) -> None:

@@ -60,17 +60,9 @@ class Spread:
         column of ones has about one. Of a constant column its value, since the next rows may have
         others; of one that the sample has no value of, the median of the others.
 
-        Parameters
-        ----------
-        centre : (n_features,) array or None
-            None: zero.
-        dtype : dtype
-            In which the values are trained on.
-
-        Returns
-        -------
-        (n_features,) array
-            Positive.
+        centre: (n_features,) array or None, None: zero.
+        dtype: that of training.
+        Returns (n_features,) array, positive.
         """
         known = self.count > 0
         count, at = self.count[known], np.zeros(known.sum()) if centre is None else centre[known]
@@ -103,11 +95,8 @@ def _most(X: Any) -> int:
 def spread_of(X: Any, dtype: Any) -> ColumnSums:
     """Look at rows from all over a partition.
 
-    Parameters
-    ----------
-    X : array, CSR rows or dataframe of numbers, see `as_rows`
-    dtype : dtype
-        float32 or float64, the values' own.
+    X: array, CSR rows or dataframe of numbers, see `as_rows`.
+    dtype: float32 or float64, the values' own.
 
     Examples
     --------
@@ -166,13 +155,10 @@ def moments_of(
 ) -> Moments:
     """Look at rows from all over a partition, with their weights.
 
-    Parameters
-    ----------
-    X : array, CSR rows or dataframe of numbers, see `as_rows`
-    weights : (n,) array or None
-    dtype : dtype
-        float32 or float64, the values' own.
-    columns : (m,) int array
+    X: array, CSR rows or dataframe of numbers, see `as_rows`.
+    weights: (n,) array or None.
+    dtype: float32 or float64, the values' own.
+    columns: (m,) int array.
 
     Examples
     --------
@@ -206,10 +192,7 @@ def merged(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Mean and variance of all rows, without cancellation (Chan, Golub and LeVeque, 1983).
 
-    Parameters
-    ----------
-    parts : iterable of (weight, mean, variance)
-        Of some rows each; infinite where they overflow.
+    parts: moments of some rows each; infinite where they overflow.
 
     Examples
     --------

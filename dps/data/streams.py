@@ -141,10 +141,8 @@ class Stream:
     def read(self, start: int = 0, stop: int | None = None) -> Values:
         """X, y and weight of some rows; by default of all.
 
-        Raises
-        ------
-        Exception
-            What reading or computing them raises, with a note that names the partition.
+        Raises Exception: what reading or computing them raises, with a note that names the
+        partition.
         """
         return self.made(self.had(start, self.n_rows if stop is None else stop))
 

@@ -124,13 +124,7 @@ class Table:
 def table_of(X: Any) -> Table | None:
     """The X of a partition as a table.
 
-    Parameters
-    ----------
-    X : 2-D array, sparse matrix or dataframe of numbers, or anything with a method ``table``
-
-    Returns
-    -------
-    Table, or None where X is made of objects, or is a broken sparse matrix
+    X: 2-D array, sparse matrix or dataframe of numbers, or anything with a method ``table``.
     """
     if not is_frame(X) and hasattr(X, "table"):
         return X.table()

@@ -92,18 +92,10 @@ def class_weights(
 ) -> tuple[float, ...] | None:
     """The factor of each class, from scikit-learn's ``class_weight`` option.
 
-    Parameters
-    ----------
-    option : dict, "balanced" or None
-    classes : (k,) array
-    weights : (k,) array
-        Sample weight of each class.
-
-    Raises
-    ------
-    ValueError
-        The option is none of these, names a class that is not there, or has a factor
-        that is negative or not finite.
+    classes: (k,) array.
+    weights: (k,) array, sample weight of each class.
+    Raises ValueError: the option is none of these, names a class that is not there, or has a factor
+    that is negative or not finite.
 
     Examples
     --------

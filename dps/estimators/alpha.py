@@ -52,26 +52,10 @@ def choose_alpha(
 ) -> tuple[float, bool, list[tuple[float, float, bool]]]:
     """Choose a multiple of the strength of "auto", and whether to standardize columns.
 
-    Parameters
-    ----------
-    estimator : estimator
-    cluster : Cluster
-        Holds the encoded rows: partitions to train on, then those given for validation.
-    summary : DataSummary
-    targets : TargetEncoding
-    seed : int
-        Draws the folds.
-
-    Returns
-    -------
-    multiple : float
-    standardize : bool
-    tried : list of (multiple, mean loss of held-out rows, standardize)
-
-    Raises
-    ------
-    ValueError
-        There are too few rows, or all have the same label.
+    cluster: holds the encoded rows: partitions to train on, then those given for validation.
+    seed: draws the folds.
+    Returns list of (multiple, mean loss of held-out rows, standardize).
+    Raises ValueError: there are too few rows, or all have the same label.
     """
     rows, held = _looked_at(cluster, summary)
     sparse, standards = scipy.sparse.issparse(rows[0]), summary.standards

@@ -22,14 +22,9 @@ if TYPE_CHECKING:
 class FitCallbacks:
     """Calls callbacks for one fit: the fit is a task, and each epoch a subtask of it.
 
-    Parameters
-    ----------
-    estimator : estimator
-        Its `verbose` and its callbacks count.
-    X, y, sample_weight
-        What it is fitted to, handed to callbacks that ask for it.
-    max_iter : int
-        Epochs at the most.
+    estimator: its `verbose` and its callbacks count.
+    X, y, sample_weight: what it is fitted to, handed to callbacks that ask for it.
+    max_iter: epochs at the most.
     """
 
     def __init__(
@@ -52,13 +47,9 @@ class FitCallbacks:
     ) -> Job:
         """The job, which reports its closed epochs.
 
-        Parameters
-        ----------
-        job : Job
-        fitted : callable
-            Makes the estimator's fitted attributes from the model's parameters and closed epochs.
-        publisher : Publisher, optional
-            Writes the model where others read it.
+        fitted: makes the estimator's fitted attributes from the model's parameters and closed
+            epochs.
+        publisher: writes the model where others read it.
         """
         update = self._shown.enter_context(showing(self._verbose, self._max_iter))
         closed: list[EpochRecord] = []

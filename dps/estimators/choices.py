@@ -223,10 +223,7 @@ def choose_schedule(
 def rate_of(estimator: DistributedEstimator) -> Any:
     """The learning rate as the estimator or its optimizer has it, else "auto".
 
-    Raises
-    ------
-    ValueError
-        Both have one.
+    Raises ValueError: both have one.
     """
     given, optimizer = estimator.learning_rate, estimator.optimizer
     own = optimizer.learning_rate if isinstance(optimizer, Optimizer) else "auto"

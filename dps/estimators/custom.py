@@ -91,10 +91,7 @@ class Stepped(Maker, DistributedEstimator):
     def _table(self, X: Any, fitting: bool = False) -> Any:
         """Arrays become a matrix; a list of lists, such as of arrays of several lengths, a column.
 
-        Raises
-        ------
-        ValueError
-            The arrays are others than those of the fit.
+        Raises ValueError: the arrays are others than those of the fit.
         """
         given = Arrays.of(X)
         if fitting:

@@ -67,20 +67,10 @@ def encoding_for(
 ) -> Encoding | None:
     """How `X` is encoded; None if it is trained on as it is.
 
-    Parameters
-    ----------
-    estimator : estimator
-        Its `encoder`, and `encoder_` of an earlier fit.
-    X : any container
-    going_on : bool
-        Whether training goes on from coefficients that belong to the columns of `encoder_`.
-    gaps : bool, default=False
-        Whether numbers are known to be missing; then arrays are encoded, too.
-
-    Raises
-    ------
-    TypeError
-        An encoder was given, and `X` is no dataframe.
+    estimator: its `encoder`, and `encoder_` of an earlier fit.
+    going_on: whether training goes on from coefficients that belong to the columns of `encoder_`.
+    gaps: whether numbers are known to be missing; then arrays are encoded, too.
+    Raises TypeError: an encoder was given, and `X` is no dataframe.
     """
     if going_on:
         kept = getattr(estimator, "encoder_", None)
@@ -140,10 +130,7 @@ def select(estimator: DistributedEstimator, encoder: FrameEncoder, X: Any, reset
 
     Those of an array are found by their places, if it was fitted to one.
 
-    Raises
-    ------
-    ValueError
-        One is missing or extra, in scikit-learn's words.
+    Raises ValueError: one is missing or extra, in scikit-learn's words.
     """
     if is_list(X) and by_places(encoder):  # what its partitions are is seen when they are read
         return X

@@ -75,25 +75,13 @@ def fit(
 ) -> None:
     """Fit an estimator, and set its fitted attributes.
 
-    Parameters
-    ----------
-    client : Client or None
-    estimator : DistributedEstimator
-    X, y, sample_weight
-        As users give them.
-    resumption : Resumption
-        Which checkpoint it goes on from, if any, and whether it writes some.
-    server : ParameterServer, optional
-        Where the model is to be read while it learns.
-    start : TrainState or None
-        Where training goes on from.
-    partial : bool
-        Whether it is one epoch, of many.
-    classes : array, optional
-        All labels that will ever come.
-    reset : bool
-        Whether the columns are those of a first fit.
-    validation : ValidationData, optional
+    X, y, sample_weight: as users give them.
+    resumption: which checkpoint it goes on from, if any, and whether it writes some.
+    server: where the model is to be read while it learns.
+    start: where training goes on from.
+    partial: whether it is one epoch, of many.
+    classes: array, all labels that will ever come.
+    reset: whether the columns are those of a first fit.
     """
     survey = Survey(
         fit=new_fit_id(),

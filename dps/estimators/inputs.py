@@ -43,22 +43,12 @@ def partitions_for(
 ) -> tuple[list[Partition], bool]:
     """The data in aligned partitions, and whether it came in one piece.
 
-    Parameters
-    ----------
-    estimator : estimator
-        Which keeps, or compares, the names of columns.
-    X, y, sample_weight
-        As users give them; all in this process where X is.
-    classification : bool
-        Whether y holds labels.
-    reset : bool
-        Whether names and numbers of columns are those of a first fit.
-    encoded : bool
-        Whether X is encoded already, or a dataframe that is encoded where it lies.
-
-    Raises
-    ------
-    ValueError, TypeError
+    estimator: which keeps, or compares, the names of columns.
+    X, y, sample_weight: as users give them; all in this process where X is.
+    classification: whether y holds labels.
+    reset: whether names and numbers of columns are those of a first fit.
+    encoded: whether X is encoded already, or a dataframe that is encoded where it lies.
+    Raises ValueError, TypeError.
     """
     if y is None:
         raise ValueError("requires y to be passed, but the target y is None")

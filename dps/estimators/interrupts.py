@@ -20,10 +20,7 @@ class Interrupts:
     answer. Nothing is held back outside of the main thread, which alone hears of it, or where the
     program has a handler of its own.
 
-    Attributes
-    ----------
-    held : bool
-        Whether there has been one.
+    held: whether there has been one.
 
     Examples
     --------

@@ -27,14 +27,9 @@ _LINES = 10.0
 class Loading:
     """Reports how many partitions are loaded.
 
-    Parameters
-    ----------
-    estimator : estimator
-        Its class names the fit, and `verbose` shows the bar.
-    fit : str
-        Id of the fit.
-    publish : callable or None
-        Sends an event without waiting; None sends none.
+    estimator: its class names the fit, and `verbose` shows the bar.
+    fit: id of the fit.
+    publish: sends an event without waiting; None sends none.
     """
 
     def __init__(

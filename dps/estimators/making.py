@@ -39,10 +39,7 @@ class Maker(BaseEstimator):
     def _options(self, makes: bool) -> dict[str, Any]:
         """What the model is made with, by the maker's names.
 
-        Raises
-        ------
-        TypeError
-            There are any, and the parameter is a model, which makes none.
+        Raises TypeError: there are any, and the parameter is a model, which makes none.
         """
         prefix = f"{self._code[0]}__"
         options = {n.removeprefix(prefix): v for n, v in vars(self).items() if self._is_option(n)}

@@ -100,12 +100,8 @@ class Shape:
 def columns_of(encoding: Encoding | None, names: Sequence[str]) -> Columns:
     """Where each column of a frame lies among those that are trained on.
 
-    Parameters
-    ----------
-    encoding : Encoding or None
-        How a dataframe has become them.
-    names : sequence of str
-        Of the columns, where nothing was encoded.
+    encoding: how a dataframe has become them.
+    names: column names, unless X was encoded.
     """
     if encoding is None:
         return Columns(tuple(Column(name, "number", at, 1) for at, name in enumerate(names)))

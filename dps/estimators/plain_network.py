@@ -98,19 +98,11 @@ def _knots(inputs: Inputs) -> list[_Floats]:
 class _Ramps:
     """The layer that makes ramps of numbers, and the weights of the one behind it.
 
-    Parameters
-    ----------
-    inputs : Inputs
-    network : Network
-    params : (n,) array
-    first : (inputs, units) array
-        Weights of the network's first layer: of plain columns, numbers, and their embeddings.
-
-    Attributes
-    ----------
-    weights : (ramps, units) array
-    offset : (units,) array
-        For the biases of the layer behind.
+    params: (n,) array.
+    first: (inputs, units) array, weights of the network's first layer: of plain columns, numbers,
+        and their embeddings.
+    weights: (ramps, units) array.
+    offset: (units,) array, for the biases of the layer behind.
     """
 
     def __init__(self, inputs: Inputs, network: Network, params: _Floats, first: _Floats) -> None:

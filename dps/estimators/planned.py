@@ -101,11 +101,7 @@ class Planned(DistributedEstimator):
 def averaged(optimizer: Optimizer, rows: int, batch: int, total: int) -> Averaged:
     """The mean of an optimizer's parameters over the last two epochs.
 
-    Parameters
-    ----------
-    rows, total : int
-        To train on, and with those that are held out.
-    batch : int
+    rows, total: to train on, and with those that are held out.
     """
     horizon = max(1, round(_MEAN_EPOCHS * rows / batch_rows(batch, total)))
     return Averaged(optimizer, horizon=horizon)
@@ -254,10 +250,7 @@ def adamw(slope: float) -> AdamW:
 def optimizer_of(given: Any, slope: float = 1.0) -> Optimizer:
     """The optimizer of stochastic steps.
 
-    Raises
-    ------
-    ValueError
-        There is none of that name.
+    Raises ValueError: there is none of that name.
     """
     if given == "auto":
         return adamw(slope)
@@ -272,13 +265,8 @@ def regularized(
 ) -> tuple[Optimizer, float]:
     """The optimizer, and the strength of the L2 penalty; both are ours where alpha is "auto".
 
-    Parameters
-    ----------
-    estimator : estimator
-    optimizer : Optimizer
-        Where it is AdamW, it has a weight decay instead of a penalty.
-    decay, penalty : float
-        Used by default.
+    optimizer: AdamW has a weight decay instead of a penalty.
+    decay, penalty: used by default.
     """
     ours, base = estimator.alpha == "auto", base_of(optimizer)
     l2 = penalty if ours else float(estimator.alpha)
@@ -291,12 +279,7 @@ def regularized(
 
 
 def check_passes(estimator: DistributedEstimator, partial: bool) -> None:
-    """Raise where something was asked for that passes over all rows cannot honour.
-
-    Raises
-    ------
-    ValueError
-    """
+    """Raise where something was asked for that passes over all rows cannot honour."""
     dropout = estimator.dropout
     refuse_passes(
         *["partial_fit"] * partial,

@@ -132,11 +132,8 @@ class RawPredictor:
     def __call__(self, X: Any, place: str = "") -> np.ndarray:
         """Predict a block: array, sparse matrix, or dataframe of numbers.
 
-        Raises
-        ------
-        ValueError
-            Its columns are others than those that were trained on, a value is no finite number,
-            or a sparse matrix points outside of itself.
+        Raises ValueError: its columns are others than those that were trained on, a value is no
+        finite number, or a sparse matrix points outside of itself.
         """
         given = X = self.rows(X, place)
         if hasattr(X, "columns") and hasattr(X, "to_numpy"):
@@ -182,10 +179,7 @@ class RawPredictor:
     def rows(self, X: Any, place: str = "") -> Any:
         """A block of as many columns as the model has.
 
-        Raises
-        ------
-        ValueError
-            It has others, or a sparse matrix points outside of itself.
+        Raises ValueError: it has others, or a sparse matrix points outside of itself.
         """
         _refuse(defect_of_structure(X), place)
         X = as_rows(X)
@@ -233,18 +227,10 @@ class EncodedPredictor:
 def apply_to(X: Any, predict: Predictor, columns: Sequence[Any] | None, client: Any = None) -> Any:
     """Apply a predictor to a container.
 
-    Parameters
-    ----------
-    X : NumPy array, sparse matrix, dask array, dask dataframe or list of partitions
-    predict : Predictor
-    columns : sequence or None
-        Names of the columns of a two-dimensional prediction; None if it is a vector.
-    client : distributed.Client, optional
-        On whose workers a large table may lie.
-
-    Returns
-    -------
-    array, dask array, dask series or dask dataframe; a list of Delayed arrays for a list
+    X: NumPy array, sparse matrix, dask array, dask dataframe or list of partitions.
+    columns: names of the columns of a two-dimensional prediction; None if it is a vector.
+    client: on whose workers a large table may lie.
+    Returns array, dask array, dask series or dask dataframe; a list of Delayed arrays for a list.
     """
     if not is_dask(X):
         return predict(X)

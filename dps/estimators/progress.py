@@ -30,13 +30,9 @@ _FORMAT = "epoch {n_fmt}/{total_fmt} |{bar}| {elapsed}, at most {remaining} left
 def showing(verbose: int, max_iter: int) -> Iterator[Progress]:
     """Show the progress of one fit.
 
-    Parameters
-    ----------
-    verbose : int
-        0 shows nothing, 1 a bar on stderr or in the notebook. From 2 on what the logger "dps"
+    verbose: 0 shows nothing, 1 a bar on stderr or in the notebook. From 2 on what the logger "dps"
         says is shown, a line an epoch: by the program's handlers if it has any, else on stderr.
-    max_iter : int
-        Epochs at the most.
+    max_iter: epochs at the most.
     """
     if verbose > 1:
         with _LOG.visible():

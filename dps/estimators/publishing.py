@@ -45,12 +45,8 @@ _REST = 4.0
 def server_of(given: object, client: Any) -> Iterator[ParameterServer | None]:
     """The server that is meant by one, or by its name; or None.
 
-    Raises
-    ------
-    LookupError
-        There is none of that name.
-    TypeError
-        It is neither a server nor a name.
+    Raises LookupError: there is none of that name.
+    Raises TypeError: it is neither a server nor a name.
     """
     if given is None or isinstance(given, ParameterServer):
         yield given
@@ -69,23 +65,11 @@ def server_of(given: object, client: Any) -> Iterator[ParameterServer | None]:
 class Publisher:
     """Writes the model of one fit into a server.
 
-    Parameters
-    ----------
-    server : ParameterServer
-    estimator : estimator
-        That is fitted.
-    job : Job
-    restored : callable
-        Makes the model of all data and its parameters of what is trained.
-    fitted : callable
-        Makes the fitted attributes of what is trained, and of closed epochs.
-
-    Raises
-    ------
-    ValueError
-        Tensors of the server are not those of the model: which, and what to do.
-    ServerLostError
-        It has been closed, or a shard is lost.
+    estimator: that is fitted.
+    restored: makes the model of all data and its parameters of what is trained.
+    fitted: makes the fitted attributes of what is trained, and of closed epochs.
+    Raises ValueError: tensors of the server are not those of the model: which, and what to do.
+    Raises ServerLostError: it has been closed, or a shard is lost.
     """
 
     def __init__(
@@ -206,10 +190,7 @@ class Publisher:
 def row_of(server: ParameterServer) -> NDArray[np.float64]:
     """The row of `TRAINING`.
 
-    Raises
-    ------
-    KeyError
-        No fit has begun.
+    Raises KeyError: no fit has begun.
     """
     return np.asarray(server.pull(TRAINING))[0]
 

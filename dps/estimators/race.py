@@ -38,13 +38,8 @@ class Losses(NamedTuple):
 class Race:
     """Penalties that compete for the lowest loss of held-out rows.
 
-    Parameters
-    ----------
-    losses_of : callable
-        Takes a penalty and the number of a fold, and returns `Losses`.
-    n_folds : int
-    stronger_first : bool, default=True
-        Which neighbour of a penalty to try first; the other one may not be needed.
+    losses_of: takes a penalty and the number of a fold, and returns `Losses`.
+    stronger_first: which neighbour of a penalty to try first; the other one may not be needed.
     """
 
     def __init__(
@@ -73,10 +68,7 @@ class Race:
 
         After the last fold "auto" wins.
 
-        Parameters
-        ----------
-        kinds : sequence of bool
-            Values of ``Penalty.standardize`` to try, first that of "auto".
+        kinds: values of ``Penalty.standardize`` to try, first that of "auto".
 
         Examples
         --------

@@ -66,10 +66,7 @@ def estimator(model: type | None = None, **pieces: str) -> Callable[[_Class], _C
 def find(name: object) -> Any:
     """The estimator of that name; a module of dps that has it is imported.
 
-    Raises
-    ------
-    ValueError
-        There is none.
+    Raises ValueError: there is none.
     """
     if isinstance(name, str) and name in dps._HOMES:
         importlib.import_module(dps._HOMES[name])

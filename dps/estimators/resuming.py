@@ -51,19 +51,10 @@ Fact = list[str]
 class Resumption:
     """The checkpoints of one fit: the one it goes on from, if any, and what its own will say.
 
-    Parameters
-    ----------
-    estimator : estimator
-    resume : bool
-    start : TrainState or None
-        Where training goes on from otherwise.
-    partial : bool
-        Whether it is one epoch, of many.
-
-    Raises
-    ------
-    ValueError
-        What is asked for does not go together, or other parameters were trained there.
+    start: where training goes on from otherwise.
+    partial: whether it is one epoch, of many.
+    Raises ValueError: what is asked for does not go together, or other parameters were trained
+    there.
     """
 
     def __init__(
@@ -132,10 +123,7 @@ class Resumption:
     def job(self, job: Job, survey: Survey) -> Job:
         """The same, which goes on and takes checkpoints, as was asked for.
 
-        Raises
-        ------
-        ValueError
-            The data, or the model made of it, is another.
+        Raises ValueError: the data, or the model made of it, is another.
         """
         if self._where is None or self._lock is None:
             return job

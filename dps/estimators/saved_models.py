@@ -17,12 +17,7 @@ from dps.models.columns import Column, Columns
 def own_kinds(cls: type, build: Callable[[Shape], Any]) -> list[Kind]:
     """Kinds of such models, and of what they are made for.
 
-    Parameters
-    ----------
-    cls : type
-        Of the models.
-    build : callable
-        Makes the model for data of a shape.
+    build: makes the model for data of a shape.
     """
 
     def model(shape: Any, tensors: Any) -> Any:

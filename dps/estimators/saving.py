@@ -47,12 +47,9 @@ def packed(estimator: DistributedEstimator) -> bytes:
 def unpacked(data: bytes, what: str, given: Mapping[str, object]) -> Any:
     """The estimator of which that was written; see `load`.
 
-    Raises
-    ------
-    TypeError
-        It could not be written, or was written with code that is not given, or the other way round.
-    ValueError
-        It is damaged.
+    Raises TypeError: it could not be written, or was written with code that is not given, or the
+    other way round.
+    Raises ValueError: it is damaged.
     """
     content, arrays = unpack(data, what)
     if isinstance(content, dict) and _UNSAVED in content:

@@ -108,29 +108,13 @@ class Survey:
     ) -> Job:
         """What is to be trained; what is not given is as the estimator's parameters say.
 
-        Parameters
-        ----------
-        model : Model
-        optimizer : Optimizer
-        schedule : Schedule
-        params : (n,) array, optional
-            Where to start: by default from the last fit where it goes on from one, else from
-            ``model.initial(rng)``.
-        state : (state_rows, n) array, optional
-            Of the optimizer, to start from.
-        l1, l2 : float, default=0.0
-            Strengths of the penalties on the penalised coordinates.
-        stopping : StoppingRule, optional
-        batch_size, n_replicas : int or str, optional
-        full_batch : FullBatch, optional
-            Train on all rows at once rather than by stochastic steps.
-        finish : FullBatch, optional
-            Do so once these are on a plateau.
-
-        Raises
-        ------
-        ValueError
-            The last fit was of another number of parameters.
+        params: (n,) array, where to start: by default from the last fit where it goes on from one,
+            else from ``model.initial(rng)``.
+        state: (state_rows, n) array, of the optimizer, to start from.
+        l1, l2: strengths of the penalties on the penalised coordinates.
+        full_batch: train on all rows at once rather than by stochastic steps.
+        finish: do so once these are on a plateau.
+        Raises ValueError: the last fit was of another number of parameters.
         """
         from dps.training.job import Execution, Job
         from dps.training.position import Beginning, Position

@@ -48,10 +48,7 @@ class ValidationData:
     def of(cls, X: Any, y: Any, weight: Any) -> ValidationData | None:
         """What was given, if anything was.
 
-        Raises
-        ------
-        ValueError
-            A part of it is missing.
+        Raises ValueError: a part of it is missing.
         """
         if X is None and y is None and weight is None:
             return None
@@ -72,18 +69,9 @@ class ValidationData:
     ) -> list[Partition]:
         """Partitions like those of `beside`, which X is, once X has been taken in.
 
-        Parameters
-        ----------
-        estimator : estimator
-            Which knows the columns of X.
-        beside : X, before it was encoded
-        encoding : Encoding or None
-        n_partitions : int
-            Of X; as many are made of local data beside a Dask collection, at the most.
-
-        Raises
-        ------
-        ValueError, TypeError
+        estimator: which knows the columns of X.
+        n_partitions: those of X; local data beside a Dask collection is cut into as many at most.
+        Raises ValueError, TypeError.
         """
         try:
             return self._partitions(estimator, beside, encoding, n_partitions)
@@ -135,29 +123,11 @@ def look_at_validation(
 ) -> tuple[DataSummary, list[PartitionSummary]]:
     """See that validation data is like what is trained on, and have kernels read it.
 
-    Parameters
-    ----------
-    cluster : Cluster
-    summary : DataSummary
-        Of what is trained on.
-    loss : Loss
-    classification : bool
-    n : int
-        Partitions of the validation data, which are the cluster's last.
-    whole : bool
-        Whether it came in one piece, so that partitions need no mention.
-
-    Returns
-    -------
-    DataSummary
-        With the rows of the validation data.
-    list of PartitionSummary
-        Of partitions with rows.
-
-    Raises
-    ------
-    ValueError
-        It is defective, or of another shape.
+    n: partitions of the validation data, which are the cluster's last.
+    whole: whether it came in one piece, so that partitions need no mention.
+    Returns partitions with rows of the validation data.
+    Returns partitions with rows.
+    Raises ValueError: it is defective, or of another shape.
     """
     first = len(summary.rows)
     found: list[PartitionSummary] = cluster.map(
@@ -206,12 +176,7 @@ def _check_like(part: PartitionSummary, summary: DataSummary, place: str) -> Non
 
 
 def check_targets(found: Sequence[PartitionSummary], targets: TargetEncoding) -> None:
-    """Raise where y_val holds labels that y does not, or no row counts.
-
-    Raises
-    ------
-    ValueError
-    """
+    """Raise where y_val holds labels that y does not, or no row counts."""
     weight = sum(part.weight_sum for part in found)
     if targets.classes is not None and not targets.multilabel:
         check_kinds(

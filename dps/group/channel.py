@@ -68,22 +68,11 @@ class ChannelSpec:
 class Channel:
     """A rank's way to the parameters.
 
-    Parameters
-    ----------
-    mode : Mode
-    spec : ChannelSpec
-    links : list of Link
-        One a shard, in order; the first shard keeps the epochs.
-    host : HostLink, optional
-        To the other ranks of its host.
-
-    Attributes
-    ----------
-    activity : Activity
-        The rank's account of what it does.
-    step : Step
-        Its steps; the parameters are in `params`, of which steps read and write the elements.
-    params : (n,) array
+    links: one a shard, in order; the first shard keeps the epochs.
+    host: the way to the other ranks of its host.
+    activity: the rank's account of what it does.
+    step: its steps; the parameters are in `params`, of which steps read and write the elements.
+    params: (n,) array.
     """
 
     def __init__(
@@ -156,12 +145,8 @@ class Channel:
     ) -> NDArray[np.floating]:
         """Hand over a gradient sum over `rows` rows; the parameters that follow.
 
-        Raises
-        ------
-        NonFiniteError
-            The gradient or the update is not finite.
-        StoppedError
-            The fit has been stopped or has finished.
+        Raises NonFiniteError: the gradient or the update is not finite.
+        Raises StoppedError: the fit has been stopped or has finished.
         """
         ending = self.step.push_gradient(grad, rows, self._spec.schedule(epochs_done))
         raise_unless_ran(ending, self._spec.rank, self.steps)
@@ -177,27 +162,13 @@ class Channel:
 
         All ranks call it, equally often, once nothing is under way; no push follows.
 
-        Parameters
-        ----------
-        values : (n,) array
-            As long as the parameters, and of their dtype.
-        rows : int
-            Of all ranks, at least one has some.
-        notes : sequence of float
-            A few doubles to be summed by the way.
-
-        Returns
-        -------
-        (n,) array
-            The mean. Valid, and not to be written, until the next call of this or of
-            :meth:`broadcast`.
-        float64 array
-            The sums of the notes.
-
-        Raises
-        ------
-        NonFiniteError
-            The values hold NaN or infinity.
+        values: (n,) array, as long as the parameters, and of their dtype.
+        rows: rows of each rank, of which at least one has some.
+        notes: a few doubles to be summed by the way.
+        Returns (n,) array, the mean. Valid, and not to be written, until the next call of this or
+        of :meth:`broadcast`.
+        Returns float64 array, the sums of the notes.
+        Raises NonFiniteError: the values hold NaN or infinity.
         """
         ending, sums = self.aligned().reduce_mean(values, rows, notes)
         raise_unless_ran(ending, self._spec.rank, self.steps)
@@ -208,24 +179,12 @@ class Channel:
 
         They call it as often as each other, as they do :meth:`mean`.
 
-        Parameters
-        ----------
-        values : (n,) array
-            Of rank 0, in the parameters' dtype; those of others are not looked at.
-        notes : sequence of float
-            A few doubles, as many on all ranks.
-
-        Returns
-        -------
-        (n,) array
-            Valid, and not to be written, until the next call of this or of :meth:`mean`.
-        float64 array
-            The notes.
-
-        Raises
-        ------
-        NonFiniteError
-            Rank 0's values hold NaN or infinity; raised there.
+        values: (n,) array, of rank 0, in the parameters' dtype; those of others are not looked at.
+        notes: a few doubles, as many on all ranks.
+        Returns (n,) array, valid, and not to be written, until the next call of this or of
+        :meth:`mean`.
+        Returns float64 array, the notes.
+        Raises NonFiniteError: rank 0's values hold NaN or infinity; raised there.
         """
         ending, came = self.aligned().broadcast_values(values, notes)
         raise_unless_ran(ending, self._spec.rank, self.steps)
@@ -247,12 +206,7 @@ class Channel:
                 link.call(operations.finish_steps, clock)
 
     def beat(self) -> None:
-        """Say that this rank is alive while it reads, and hear whether the fit goes on.
-
-        Raises
-        ------
-        StoppedError
-        """
+        """Say that this rank is alive while it reads, and hear whether the fit goes on."""
         self._call(operations.beat)
         self.heartbeat()
 
@@ -331,21 +285,13 @@ class Channel:
     ) -> NDArray[np.float64] | None:
         """Report this rank's part of an epoch; the last rank closes it.
 
-        Parameters
-        ----------
-        epoch : int
-        report : (k,) float64 array
-        decide : callable
-            Makes the epoch's record of all reports, and says whether it is the last.
-        keep : (1 + state_rows, n) array, optional
-            Parameters and state to keep as the epoch's snapshot, the same on all ranks,
-            after epochs in which nothing was pushed. All ranks wait for the close.
-
-        Returns
-        -------
-        array or None
-            The record of the last closed epoch, once `epoch` (or the one before it,
-            in a mode where nobody waits) is closed.
+        report: (k,) float64 array.
+        decide: makes the epoch's record of all reports, and says whether it is the last.
+        keep: (1 + state_rows, n) array, parameters and state to keep as the epoch's snapshot, the
+            same on all ranks, after epochs in which nothing was pushed. All ranks wait for the
+            close.
+        Returns array or None, the record of the last closed epoch, once `epoch` (or the one before
+        it, in a mode where nobody waits) is closed.
         """
         reports = self._call(operations.report, epoch, report)
         if reports is not None:
@@ -366,15 +312,9 @@ class Channel:
 
         For modes in which no step ends without rank 0, and not where steps go by keys.
 
-        Parameters
-        ----------
-        epoch : int
-        steps : int
-            Steps of it that are behind.
-        note : sequence of float
-            What is to be known of this rank's part of them; INTERIM_WIDTH of them at the most.
-        spare : int or None
-            After how many epochs the snapshot was taken that is to stay.
+        steps: steps of it that are behind.
+        note: what is to be known of this rank's part of them; INTERIM_WIDTH of them at the most.
+        spare: after how many epochs the snapshot was taken that is to stay.
         """
         self._call(operations.note, epoch, list(note))
         self.reduce([0.0])
@@ -417,9 +357,7 @@ class Channel:
 def raise_unless_ran(ending: Ending, rank: int | None, step: int) -> None:
     """Say how a step ended, unless well.
 
-    Raises
-    ------
-    NonFiniteError, StoppedError
+    Raises NonFiniteError, StoppedError.
     """
     if ending == "stopped":
         raise StoppedError("the fit was stopped")

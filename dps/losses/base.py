@@ -21,13 +21,8 @@ Task = Literal["classification", "regression"]
 def as_columns(y: Any) -> Any:
     """Return ``y`` with two dimensions, a vector as one column.
 
-    Parameters
-    ----------
-    y : ndarray of shape (n,) or (n, k)
-
-    Returns
-    -------
-    ndarray of shape (n, 1) or (n, k)
+    y: ndarray of shape (n,) or (n, k).
+    Returns ndarray of shape (n, 1) or (n, k).
 
     Examples
     --------

@@ -172,12 +172,7 @@ class ModifiedHuber(MarginLoss):
 
 @dataclass(frozen=True)
 class Columnwise(Loss):
-    """The sum of a binary loss over columns; subclasses say what the columns are.
-
-    Parameters
-    ----------
-    base : MarginLoss
-    """
+    """The sum of a binary loss over columns; subclasses say what the columns are."""
 
     task: ClassVar[Task] = "classification"
     base: MarginLoss
@@ -215,10 +210,7 @@ class Columnwise(Loss):
 class OneVsRest(Columnwise):
     """The sum over classes of a binary loss of that class against the others.
 
-    Parameters
-    ----------
-    base : MarginLoss
-        Its kernel takes one column of class codes as one-vs-rest targets.
+    base: its kernel takes one column of class codes as one-vs-rest targets.
 
     Examples
     --------
@@ -245,11 +237,6 @@ class OneVsRest(Columnwise):
 @dataclass(frozen=True)
 class Multilabel(Columnwise):
     """The sum over labels of a binary loss, as scikit-learn's `MLPClassifier` sums log losses.
-
-    Parameters
-    ----------
-    base : MarginLoss
-        With a kernel.
 
     Examples
     --------

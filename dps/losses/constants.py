@@ -21,12 +21,8 @@ _FAR, _HALVINGS = 64.0, 60
 def best_constant(loss: Loss, weights: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
     """Raw outputs of the least mean loss, and that loss.
 
-    Parameters
-    ----------
-    loss : Loss
-        Of a classification, with a kernel.
-    weights : (n_classes,) array
-        Of the rows of each class; of several labels the share of the rows that have each.
+    weights: (n_classes,) array, of the rows of each class; of several labels the share of the rows
+        that have each.
 
     Examples
     --------

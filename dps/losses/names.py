@@ -35,20 +35,10 @@ LOSSES: dict[str, type[Loss]] = {
 def get_loss(loss: str | Loss, task: Task) -> Loss:
     """Return a loss, given itself or its name.
 
-    Parameters
-    ----------
-    loss : str or Loss
-        The softmax has no name for users: the log loss becomes it for several classes.
-    task : {"classification", "regression"}
-
-    Returns
-    -------
-    Loss
-
-    Raises
-    ------
-    ValueError
-        If it is neither, or belongs to the other task; the names there are are listed.
+    loss: the softmax has no name for users: the log loss becomes it for several classes.
+    task: {"classification", "regression"}.
+    Raises ValueError: if it is neither, or belongs to the other task; the names there are are
+    listed.
 
     Examples
     --------

@@ -11,12 +11,7 @@ Check = Callable[[np.ndarray, np.ndarray, str], None]
 
 
 def of_labels(predicted: np.ndarray, y: np.ndarray, place: str) -> None:
-    """Raise unless both are labels of one type.
-
-    Raises
-    ------
-    ValueError
-    """
+    """Raise unless both are labels of one type."""
     kinds = [_kind_of(y, "y_true", place), _kind_of(predicted, "y_pred", place)]
     if kinds[0] != kinds[1]:
         raise ValueError(
@@ -25,34 +20,19 @@ def of_labels(predicted: np.ndarray, y: np.ndarray, place: str) -> None:
 
 
 def of_scores(predicted: np.ndarray, y: np.ndarray, place: str) -> None:
-    """Raise unless y are labels, and predictions are numbers, not NaN.
-
-    Raises
-    ------
-    ValueError
-    """
+    """Raise unless y are labels, and predictions are numbers, not NaN."""
     _kind_of(y, "y_true", place)
     check_numbers(predicted, "y_pred", place, infinite=True)
 
 
 def of_numbers(predicted: np.ndarray, y: np.ndarray, place: str) -> None:
-    """Raise unless both are finite numbers.
-
-    Raises
-    ------
-    ValueError
-    """
+    """Raise unless both are finite numbers."""
     check_numbers(y, "y_true", place)
     check_numbers(predicted, "y_pred", place)
 
 
 def of_counts(predicted: np.ndarray, y: np.ndarray, place: str) -> None:
-    """Raise unless no y is negative, and predictions are positive.
-
-    Raises
-    ------
-    ValueError
-    """
+    """Raise unless no y is negative, and predictions are positive."""
     of_numbers(predicted, y, place)
     for name, values, low in ("y_true", y, y < 0), ("y_pred", predicted, predicted <= 0):
         if low.any():
@@ -60,12 +40,7 @@ def of_counts(predicted: np.ndarray, y: np.ndarray, place: str) -> None:
 
 
 def of_positive(predicted: np.ndarray, y: np.ndarray, place: str) -> None:
-    """Raise unless y and predictions are positive.
-
-    Raises
-    ------
-    ValueError
-    """
+    """Raise unless y and predictions are positive."""
     of_counts(predicted, y, place)
     if (y == 0).any():
         raise ValueError(f"y_true{place} has a 0, which the gamma deviance excludes")
@@ -74,16 +49,8 @@ def of_positive(predicted: np.ndarray, y: np.ndarray, place: str) -> None:
 def check_numbers(values: np.ndarray, name: str, place: str, infinite: bool = False) -> None:
     """Raise unless values are finite numbers.
 
-    Parameters
-    ----------
-    values : array
-    name, place : str
-    infinite : bool
-        Whether infinity is allowed.
-
-    Raises
-    ------
-    ValueError
+    values: array.
+    infinite: whether infinity is allowed.
     """
     if values.dtype == object:
         try:

@@ -212,34 +212,16 @@ def brier_of(
 
 
 class Totals(NamedTuple):
-    """Sums over the rows of a partition.
-
-    Attributes
-    ----------
-    rows : int
-    classes : (k,) array
-        Labels; of y in columns their numbers.
-    of_class : (k,) array
-        By label, the weight of its rows.
-    at_label : (k, n_classes) array
-        By label and class, a sum over rows.
-    of_all : (n_classes,) array
-        By class, the sum of squares.
-    weight : float
-    vector : bool
-        Whether probabilities were those of the second class alone.
-    ones : bool
-        Whether those of each row sum to one.
-    """
+    """Sums over the rows of a partition."""
 
     rows: int
-    classes: np.ndarray
-    of_class: NDArray[np.float64]
-    at_label: NDArray[np.float64]
-    of_all: NDArray[np.float64]
+    classes: np.ndarray  # (k,) array, labels; of y in columns their numbers
+    of_class: NDArray[np.float64]  # (k,) array, by label, the weight of its rows
+    at_label: NDArray[np.float64]  # (k, n_classes) array, by label and class, a sum over rows
+    of_all: NDArray[np.float64]  # (n_classes,) array, by class, the sum of squares
     weight: float
-    vector: bool
-    ones: bool
+    vector: bool  # whether probabilities were those of the second class alone
+    ones: bool  # whether those of each row sum to one
 
 
 def _warn_unless_ones(looked: Sequence[Totals]) -> None:

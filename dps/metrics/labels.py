@@ -206,17 +206,11 @@ def confusion_matrix(
 
 
 class _Pairs(NamedTuple):
-    """Distinct pairs.
+    """Distinct pairs."""
 
-    Attributes
-    ----------
-    predicted, y : (n,) or (n, n_labels) array
-    weights : (n,) array
-    """
-
-    predicted: np.ndarray
+    predicted: np.ndarray  # (n,) or (n, n_labels) array
     y: np.ndarray
-    weights: np.ndarray
+    weights: np.ndarray  # (n,) array
 
 
 def _scored(

@@ -303,19 +303,10 @@ def _area(first: np.ndarray, second: np.ndarray) -> float:
 
 
 class _Columns(NamedTuple):
-    """Counts of each column of scores.
+    """Counts of each column of scores."""
 
-    Attributes
-    ----------
-    several_classes : bool
-        Whether they are of more than two classes, of which a row has one.
-    in_columns : bool
-        Whether y has a column for each label.
-    counts : list of _Counts
-    """
-
-    several_classes: bool
-    in_columns: bool
+    several_classes: bool  # whether they are of more than two classes, of which a row has one
+    in_columns: bool  # whether y has a column for each label
     counts: list[_Counts]
 
 
@@ -353,22 +344,12 @@ def _merge_columns(parts: Sequence[_Columns]) -> _Columns:
 
 
 class _Counts(NamedTuple):
-    """Distinct scores in order, and the weight of each by class.
+    """Distinct scores in order, and the weight of each by class."""
 
-    Attributes
-    ----------
-    dropped : int
-        Bits that the keys lack.
-    keys : (n,) uint64 array
-    classes : (k,) array
-        Sorted.
-    weights : (n, k) float64 array
-    """
-
-    dropped: int
-    keys: NDArray[np.uint64]
-    classes: np.ndarray
-    weights: NDArray[np.float64]
+    dropped: int  # bits that the keys lack
+    keys: NDArray[np.uint64]  # (n,) uint64 array
+    classes: np.ndarray  # (k,) array, sorted
+    weights: NDArray[np.float64]  # (n, k) float64 array
 
 
 def _counts(predicted: np.ndarray, y: np.ndarray, weights: np.ndarray) -> _Counts:

@@ -35,24 +35,15 @@ _TIMEOUT = 60.0
 
 @dataclass(frozen=True)
 class Scorer:
-    """``scorer(estimator, X, y)``; higher is better.
-
-    Parameters
-    ----------
-    name : str
-    metric : callable
-    method : {"predict", "predict_proba", "ranks"}
-        What of the estimator it is a metric of; ranks are its decision function or probabilities.
-    sign : {1, -1}
-    options : dict
-        Of the metric.
-    """
+    """``scorer(estimator, X, y)``; higher is better."""
 
     name: str
     metric: Callable[..., float]
+    # {"predict", "predict_proba", "ranks"}, what of the estimator it is a metric of; ranks are its
+    # decision function or probabilities
     method: str
-    sign: int = 1
-    options: Mapping[str, object] = field(default_factory=dict)
+    sign: int = 1  # {1, -1}
+    options: Mapping[str, object] = field(default_factory=dict)  # of the metric
 
     def __call__(
         self,
@@ -100,15 +91,9 @@ class Scorer:
     def check(self, labels: np.ndarray) -> None:
         """Raise if it cannot score such labels.
 
-        Parameters
-        ----------
-        labels : array of shape (n_classes,) or (n_rows, n_labels)
-            Distinct ones; or some rows of labels in columns.
-
-        Raises
-        ------
-        ValueError
-            Why.
+        labels: array of shape (n_classes,) or (n_rows, n_labels), distinct ones; or some rows of
+            labels in columns.
+        Raises ValueError: why.
         """
         made = _Made(labels)
         try:

@@ -32,10 +32,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Metric:
     """Decorates a metric of Dask's data; of local data it is scikit-learn's of the same name.
 
-    Parameters
-    ----------
-    adapt : callable, optional
-        Makes of local targets, predictions and options what scikit-learn takes.
+    adapt: makes of local targets, predictions and options what scikit-learn takes.
     """
 
     def __init__(self, adapt: Callable[..., Any] | None = None) -> None:
@@ -87,21 +84,11 @@ def of_partitions(
 ) -> list[Any]:
     """What a function makes of each partition that has rows.
 
-    Parameters
-    ----------
-    function : callable
-        Of the arrays of predictions, targets and weights (float64) of a partition.
-    check : Check
-        Raises where these are no such predictions and targets.
-    y, predicted, weight
-        As the metrics take them; predictions are Dask's.
-    client : Client, cluster, address or None
-        Where to compute; None leaves it to Dask.
-
-    Raises
-    ------
-    ValueError
-        There are no rows.
+    function: takes arrays of predictions, targets and weights (float64) of a partition.
+    check: raises where these are no such predictions and targets.
+    y, predicted, weight: as metrics take them; predictions are Dask's.
+    client: where to compute; None leaves it to Dask.
+    Raises ValueError: there are no rows.
     """
     with client_of(client, _TIMEOUT) as found:
         looked = results_of(_tasks(function, check, y, predicted, weight), found)
@@ -193,11 +180,6 @@ def _look(
 
 
 def same_shape(predicted: np.ndarray, y: np.ndarray) -> None:
-    """Raise unless there is a prediction for each target.
-
-    Raises
-    ------
-    ValueError
-    """
+    """Raise unless there is a prediction for each target."""
     if predicted.shape != y.shape:
         raise ValueError(f"y_true has shape {y.shape}, and y_pred {predicted.shape}")

@@ -21,10 +21,7 @@ _METHODS = ("predict_proba", "predict_log_proba", "decision_function")
 def in_all_columns(predicted: Sequence[Any], models: Sequence[Any], method: str) -> list[Any]:
     """Lazy predictions of several folds, each with a column for each class that any model knows.
 
-    Raises
-    ------
-    ValueError
-        A model knows two classes alone, and its decision function has no columns.
+    Raises ValueError: a model knows two classes alone, and its decision function has no columns.
     """
     known: list[Any] = [getattr(model, "classes_", None) for model in models]
     of_columns = method in _METHODS and not getattr(models[0], "multilabel_", False)

@@ -82,10 +82,8 @@ class Routes:
     ) -> Routes | None:
         """By scikit-learn's metadata routing; None if that is off.
 
-        Raises
-        ------
-        UnsetMetadataPassedError, TypeError
-            Something is given that nobody has said whether to take, or that nobody takes.
+        Raises UnsetMetadataPassedError, TypeError: something is given that nobody has said whether
+        to take, or that nobody takes.
         """
         if not get_config()["enable_metadata_routing"]:
             return None
@@ -122,28 +120,12 @@ def evaluate(
 ) -> list[dict[str, Any]]:
     """What each candidate scores on each fold, trained on the others; candidate by candidate.
 
-    Parameters
-    ----------
-    estimator : estimator
-    candidates : list of dict
-        Its parameters.
-    data : Folds
-    scorer : callable, or dict of them
-    n_jobs : int or None
-        Fits at once.
-    error_score : "raise" or float
-        Of a fit that fails.
-    train_score : bool, default=False
-        Whether the rows that were trained on are scored, too.
-    return_estimator : bool, default=False
-        Whether the estimators are kept.
-    routes : Routes, optional
-        By default all parameters go to fits, and weights to scores too.
-
-    Raises
-    ------
-    ValueError
-        A scorer cannot score such labels at all.
+    candidates: its parameters.
+    n_jobs: fits at once.
+    train_score: whether the rows that were trained on are scored, too.
+    return_estimator: whether the estimators are kept.
+    routes: by default all parameters go to fits, and weights to scores too.
+    Raises ValueError: a scorer cannot score such labels at all.
     """
     if is_classifier(estimator):
         _check_scorer(scorer, data)

@@ -85,13 +85,7 @@ class PartitionKFold:
     def _assign(self, rows: int, y: Any, number: int) -> NDArray[np.int64]:
         """The fold of each row of a partition.
 
-        Parameters
-        ----------
-        rows : int
-        y : vector
-            Its labels, if they matter.
-        number : int
-            Of the partition.
+        y: its labels, if they matter.
         """
         labels = as_targets(y) if self.stratify else None
         order = order_of(rows, self.random_state, number, FOLDS, labels)
@@ -104,23 +98,12 @@ class PartitionKFold:
 class Folds:
     """X, y and what else goes with rows, cut into pieces that stay where they lie.
 
-    Parameters
-    ----------
-    cv : PartitionKFold, splitter of scikit-learn's or iterable of pairs
-        The latter number rows over all partitions.
-    client : distributed.Client or None
-    X : dask array or dataframe, or list of Delayed objects or Futures
-    y : vector of length n, of Dask; or a local one beside known lengths
-    beside : dict
-        What else goes to `fit`, by name: vectors of length n, or what is not of rows.
-    groups : vector of length n, optional
-        Of Dask or local, for a splitter that keeps the rows of a group together.
-
-    Raises
-    ------
-    ValueError, TypeError
-        They are not aligned partition by partition, there are fewer partitions than folds, or
-        splits are of other rows.
+    cv: the latter number rows over all partitions.
+    X: dask array or dataframe, or list of Delayed objects or Futures.
+    beside: what else goes to `fit`, by name: vectors of length n, or what is not of rows.
+    groups: Dask's or local, for a splitter that keeps the rows of a group together.
+    Raises ValueError, TypeError: they are not aligned partition by partition, there are fewer
+    partitions than folds, or splits are of other rows.
     """
 
     def __init__(
@@ -202,12 +185,7 @@ class Folds:
         return _distinct(np.concatenate(found))
 
     def check_each_row_once(self) -> None:
-        """Raise unless each row is scored on once.
-
-        Raises
-        ------
-        ValueError
-        """
+        """Raise unless each row is scored on once."""
         if ((self._roles == TEST).sum(axis=1) != 1).any():
             raise ValueError("cross_val_predict predicts each row once: splits leave some out")
 

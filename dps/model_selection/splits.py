@@ -31,10 +31,7 @@ class Assigned:
     def _assign(self, rows: int, y: Any, number: int) -> NDArray[np.int64]:
         """The piece of each row of a partition, see `PartitionKFold`.
 
-        Raises
-        ------
-        ValueError
-            There are more or fewer rows than were counted.
+        Raises ValueError: there are more or fewer rows than were counted.
         """
         if rows != len(self.pieces):
             raise ValueError(
@@ -55,10 +52,8 @@ class Given:
     def of(cls, pairs: Sequence[tuple[Any, Any]], n_rows: int) -> Given:
         """From the row numbers, or masks, to train on and to score on, of each split.
 
-        Raises
-        ------
-        ValueError
-            There is no such row, one comes twice, or there is no row to train on or to score on.
+        Raises ValueError: there is no such row, one comes twice, or there is no row to train on or
+        to score on.
 
         Examples
         --------
@@ -113,17 +108,9 @@ def asks_for_labels(cv: Splitting | None) -> bool:
 def pairs_of(cv: Any, n_rows: int, groups: Any = None, labels: Any = None) -> list[tuple[Any, Any]]:
     """The splits of a splitter of scikit-learn's, or of an iterable of pairs.
 
-    Parameters
-    ----------
-    cv : splitter or iterable
-    n_rows : int
-    groups, labels : (n_rows,) arrays, optional
-        The group and the label of each row, for splitters that ask for them.
-
-    Raises
-    ------
-    ValueError
-        It is neither, or asks for more than this.
+    groups, labels: (n_rows,) arrays, the group and the label of each row, for splitters that ask
+        for them.
+    Raises ValueError: it is neither, or asks for more than this.
     """
     remedy = (
         "give a number of folds, dps.model_selection.PartitionKFold, pairs of row numbers to train "

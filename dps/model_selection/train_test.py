@@ -41,15 +41,8 @@ class _Draw:
     def sides(self, number: int, first: int, rows: int, labels: Any) -> list[NDArray[np.int64]]:
         """The rows of a partition to train on, and to score on, in the order in which they lie.
 
-        Parameters
-        ----------
-        number : int
-            Of the partition.
-        first : int
-            Rows before it.
-        rows : int
-        labels : vector or None
-            Each has its share on both sides.
+        first: rows before it.
+        labels: each has its share on both sides.
         """
         order = order_of(rows, self.seed, number, SPLITS, labels)
         # As evenly as whole numbers can be: the shares of partitions add up to that of all.
@@ -158,10 +151,7 @@ def _parts(values: Any, name: int | str) -> Parts:
 def _lengths_of(arrays: Sequence[Parts]) -> list[int] | None:
     """The known lengths of partitions; None if no array has any.
 
-    Raises
-    ------
-    ValueError
-        Those of two arrays differ.
+    Raises ValueError: those of two arrays differ.
     """
     found: list[int] | None = None
     for number, parts in enumerate(arrays):
@@ -177,13 +167,7 @@ def _lengths_of(arrays: Sequence[Parts]) -> list[int] | None:
 class _Sides:
     """Makes the sides of arrays.
 
-    Parameters
-    ----------
-    draw : _Draw
-    lengths : list of int or None
-        Of the partitions.
-    labels : list
-        Partitions of labels, or None for each.
+    labels: partitions of labels, or None for each.
     """
 
     def __init__(self, draw: _Draw, lengths: list[int] | None, labels: list[Any]) -> None:

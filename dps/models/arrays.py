@@ -23,15 +23,6 @@ _KINDS = {"i": np.int64, "b": np.bool_}
 class Arrays:
     """Where arrays lie among the columns of a matrix.
 
-    Parameters
-    ----------
-    shapes : tuple of tuple of int
-        Of a row of each.
-    kinds : tuple of {"f", "i", "b"}
-        Whether each holds numbers, integers or truth values.
-    names : tuple of str
-        Of a dict of arrays; none of a tuple of them, or of a single one.
-
     Examples
     --------
     >>> arrays = Arrays(((2, 2), ()), ("f", "i"), ("image", "age"))
@@ -42,9 +33,9 @@ class Arrays:
     ({'image': (2, 2), 'age': ()}, 5)
     """
 
-    shapes: tuple[tuple[int, ...], ...]
-    kinds: tuple[str, ...]
-    names: tuple[str, ...] = ()
+    shapes: tuple[tuple[int, ...], ...]  # of a row of each
+    kinds: tuple[str, ...]  # whether each holds numbers, integers or truth values
+    names: tuple[str, ...] = ()  # of a dict of arrays; none of a tuple of them, or of a single one
 
     def __post_init__(self) -> None:
         several = len(self.shapes) == len(self.kinds) and len(self.names) in (0, len(self.shapes))
@@ -57,15 +48,10 @@ class Arrays:
     def of(cls, X: Any) -> Arrays | None:
         """What can be said of them without a look at their rows; None of a table.
 
-        Parameters
-        ----------
-        X : array of more than two dimensions, or a dict or tuple of arrays; all else is a table
-            Of NumPy or Dask.
-
-        Raises
-        ------
-        TypeError, ValueError
-            What is in a dict is no array, or no numbers; or there is nothing.
+        X: array of more than two dimensions, or a dict or tuple of arrays; all else is a table, of
+            NumPy or Dask.
+        Raises TypeError, ValueError: what is in a dict is no array, or no numbers; or there is
+        nothing.
         """
         named = isinstance(X, Mapping) and not hasattr(X, "toarray")  # one of SciPy's is a dict
         if not named and not (isinstance(X, tuple) and X and all(map(_is_array, X))):
@@ -105,9 +91,7 @@ class Arrays:
     def __call__(self, X: Any) -> Any:
         """Return the arrays of rows: a dict by name, a tuple, or a single one.
 
-        Parameters
-        ----------
-        X : ndarray of shape (rows, width)
+        X: ndarray of shape (rows, width).
         """
         found = []
         places = zip(self.shapes, self.kinds, self.widths, accumulate(self.widths), strict=True)

@@ -18,13 +18,6 @@ from dps.models.layout import Layout
 class DenseRows:
     """A batch of rows of a matrix, without a copy.
 
-    Parameters
-    ----------
-    values : ndarray of shape (rows, n_features)
-        Rows are contiguous.
-    order : ndarray of int64 of shape (m,), or None
-        Row i of the batch is ``values[order[i]]``; None takes all rows as they are.
-
     Examples
     --------
     >>> import numpy as np
@@ -32,7 +25,9 @@ class DenseRows:
     2
     """
 
-    values: Any
+    values: Any  # ndarray of shape (rows, n_features), rows are contiguous
+    # ndarray of int64 of shape (m,), or None, row i of the batch is ``values[order[i]]``; None
+    # takes all rows as they are
     order: Any = None
 
     def __len__(self) -> int:
@@ -55,16 +50,6 @@ class DenseRows:
 class CSRRows:
     """A batch of rows of a sparse matrix in CSR form, without a copy.
 
-    Parameters
-    ----------
-    data : ndarray of shape (nnz,)
-    indices : ndarray of int32 or int64 of shape (nnz,)
-    indptr : ndarray of the same dtype and shape (rows + 1,)
-        Absolute offsets into ``data``: a slice of a longer ``indptr`` is a range of its rows.
-    n_features : int
-    order : ndarray of int64 of shape (m,), or None
-        Row i of the batch is row ``order[i]``; None takes all rows as they are.
-
     Examples
     --------
     >>> import scipy.sparse
@@ -73,10 +58,14 @@ class CSRRows:
     3
     """
 
-    data: Any
-    indices: Any
+    data: Any  # ndarray of shape (nnz,)
+    indices: Any  # ndarray of int32 or int64 of shape (nnz,)
+    # ndarray of the same dtype and shape (rows + 1,), absolute offsets into ``data``: a slice of a
+    # longer ``indptr`` is a range of its rows
     indptr: Any
     n_features: int
+    # ndarray of int64 of shape (m,), or None, row i of the batch is row ``order[i]``; None takes
+    # all rows as they are
     order: Any = None
 
     def __len__(self) -> int:

@@ -16,35 +16,16 @@ from dps._checks import count
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Padded:
-    """Lists of several lengths, as the rows of one array.
+    """Lists of several lengths, as the rows of one array."""
 
-    Parameters
-    ----------
-    values : array of shape (rows, longest)
-        Zeros behind the end of a list.
-    lengths : array of shape (rows,)
-    mask : bool array of shape (rows, longest)
-        Where there are values.
-    """
-
-    values: Any
-    lengths: Any
-    mask: Any
+    values: Any  # array of shape (rows, longest), zeros behind the end of a list
+    lengths: Any  # array of shape (rows,)
+    mask: Any  # bool array of shape (rows, longest), where there are values
 
 
 @dataclass(frozen=True)
 class Column:
     """Where a column lies among those of a matrix.
-
-    Parameters
-    ----------
-    name : str
-    holds : {"number", "code", "counts", "sequence"}
-        One column of numbers; a column a category, of which one is 1; columns of counts; or values
-        that are stored in their order from the first column on.
-    start, width : int
-    n_tokens : int
-        Of sequences of strings, how many tokens there are, from 1 on; else 0.
 
     Examples
     --------
@@ -53,10 +34,12 @@ class Column:
     """
 
     name: str
+    # {"number", "code", "counts", "sequence"}, one column of numbers; a column a category, of which
+    # one is 1; columns of counts; or values that are stored in their order from the first column on
     holds: Literal["number", "code", "counts", "sequence"]
     start: int
     width: int
-    n_tokens: int = 0
+    n_tokens: int = 0  # of sequences of strings, how many tokens there are, from 1 on; else 0
 
     def __post_init__(self) -> None:
         for name, least in (("start", 0), ("width", 1), ("n_tokens", 0)):
@@ -73,10 +56,6 @@ class Column:
 @dataclass(frozen=True)
 class Columns:
     """The columns of a table.
-
-    Parameters
-    ----------
-    columns : tuple of Column
 
     Examples
     --------
@@ -109,16 +88,10 @@ class Columns:
     def __call__(self, X: Any) -> Mapping[str, Any]:
         """Return the columns by name.
 
-        Parameters
-        ----------
-        X : ndarray or csr_array of shape (rows, n)
-
-        Returns
-        -------
-        dict of str to array
-            Numbers (rows,), in the dtype of `X`; codes (rows,) as intp, those of unknown or missing
-            categories one above all others; counts as csr_array (rows, width); sequences as
-            `Padded`, of integers where tokens were strings.
+        X: ndarray or csr_array of shape (rows, n).
+        Returns dict of str to array, numbers (rows,), in the dtype of `X`; codes (rows,) as intp,
+        those of unknown or missing categories one above all others; counts as csr_array (rows,
+        width); sequences as `Padded`, of integers where tokens were strings.
         """
         if isinstance(X, np.ndarray):
             if all(column.holds == "number" for column in self.columns):

@@ -28,16 +28,9 @@ class Gradients(dict[str, Any]):
 def layout_of(model: Any) -> Layout:
     """Return the layout of a model that a user has written.
 
-    Parameters
-    ----------
-    model : object
-        Its `layout` is a Layout, or a mapping of names to shapes or tensors; of shapes those with
-        two dimensions or more are penalised.
-
-    Raises
-    ------
-    TypeError
-        It is something else.
+    model: its `layout` is a Layout, or a mapping of names to shapes or tensors; of shapes those
+        with two dimensions or more are penalised.
+    Raises TypeError: it is something else.
 
     Examples
     --------
@@ -76,20 +69,11 @@ def _refuse_layout(model: Any, what: str) -> NoReturn:
 class CustomModel:
     """What a user has written, with the methods that replicas call; see docs/models.md.
 
-    Parameters
-    ----------
-    model : object
-        With `layout`, `init`, `loss_gradient` and `raw`.
-    n_features : int
-        Columns of X, as it is trained on.
-    n_outputs : int
-        Classes, or columns of y.
-    classification : bool
-        Whether targets are codes of classes.
-    dtype : dtype
-        float32 or float64.
-    columns : Columns or Arrays, optional
-        What the model is given of rows, where these are no vectors.
+    n_features: columns of X, as it is trained on.
+    n_outputs: classes, or columns of y.
+    classification: whether targets are codes of classes.
+    dtype: float32 or float64.
+    columns: what the model is given of rows, where these are no vectors.
 
     Examples
     --------
@@ -255,12 +239,7 @@ class CustomModel:
 
 
 def check_outputs(found: int, wanted: int, classification: bool, whose: str) -> None:
-    """Raise unless there are as many outputs a row as targets ask for.
-
-    Raises
-    ------
-    ValueError
-    """
+    """Raise unless there are as many outputs a row as targets ask for."""
     if found == wanted or (classification and wanted == 2 and found == 1):
         return
     kind = "classes" if classification else "targets"
@@ -270,10 +249,7 @@ def check_outputs(found: int, wanted: int, classification: bool, whose: str) -> 
 def raw_outputs(raw: Any, rows: int, dtype: Any, whose: str) -> Any:
     """Return raw outputs as (rows, n_outputs), of a vector too.
 
-    Raises
-    ------
-    ValueError
-        There are others than one row of outputs a row.
+    Raises ValueError: there are others than one row of outputs a row.
     """
     raw = np.asarray(raw)
     if raw.ndim not in (1, 2) or len(raw) != rows:

@@ -166,25 +166,14 @@ class _Shape:
 class FactorizationMachine(NativeModel[FactorizationGradient]):
     """A factorization machine under a loss; ``_kernels/factorization.pyx`` says what it computes.
 
-    Parameters
-    ----------
-    inputs : FactorInputs
-    n_factors : int
-    hidden : tuple of int
-        Units of layers above the factors; none: there are no layers.
-    n_outputs : int
-    loss : Loss
-        With a kernel.
-    activation : {"relu", "silu", "tanh", "logistic", "identity"}
-    dropout : float
-        Share of the hidden units that a training row does without.
-    dtype : dtype
-        float32 or float64.
-    output_shift, output_scale : (n_outputs,) arrays
-        Raw outputs are ``shift + scale * outputs``, so that outputs vary by about one.
-    table : TableSpec, optional
-        Where rows come when they are touched: `loss_gradient` and `raw` are not possible then, only
-        steps by keys. `compact` makes a machine of the rows that have come.
+    hidden: units of layers above the factors; none: there are no layers.
+    activation: {"relu", "silu", "tanh", "logistic", "identity"}.
+    dropout: share of the hidden units that a training row does without.
+    dtype: float32 or float64.
+    output_shift, output_scale: (n_outputs,) arrays, raw outputs are ``shift + scale * outputs``, so
+        that outputs vary by about one.
+    table: where rows come when they are touched: `loss_gradient` and `raw` are not possible then,
+        only steps by keys. `compact` makes a machine of the rows that have come.
 
     Examples
     --------
@@ -370,12 +359,8 @@ class FactorizationMachine(NativeModel[FactorizationGradient]):
     def compact(self, params: Any, ids: Any) -> tuple[Self, Any]:
         """Return the machine of the rows that have come, and its parameters.
 
-        Parameters
-        ----------
-        params : ndarray of shape (n,)
-            Of the rows that there are, and of what is behind the table.
-        ids : ndarray of int64 of shape (2, rows)
-            In the first row the id of each row, ascending.
+        params: ndarray of shape (n,), of the rows that there are, and of what is behind the table.
+        ids: ndarray of int64 of shape (2, rows), in the first row the id of each row, ascending.
         """
         table, behind = np.split(params, [ids.shape[1] * self.key_width])
         return self.holding(ids[0], [table], behind)
@@ -383,14 +368,9 @@ class FactorizationMachine(NativeModel[FactorizationGradient]):
     def holding(self, held: Any, rows: Sequence[Any], behind: Any) -> tuple[Self, Any]:
         """Return the machine of some rows, and its parameters; all other rows are zeros.
 
-        Parameters
-        ----------
-        held : ndarray of int64 of shape (n,)
-            Ids, ascending.
-        rows : sequence of ndarray
-            Of n rows in all, one after the other.
-        behind : ndarray
-            The parameters behind the table.
+        held: ndarray of int64 of shape (n,), ids, ascending.
+        rows: sequence of ndarray, of n rows in all, one after the other.
+        behind: ndarray, the parameters behind the table.
         """
         nothing = np.zeros(self.key_width, behind.dtype)
         other = type(self)(
@@ -403,11 +383,9 @@ class FactorizationMachine(NativeModel[FactorizationGradient]):
     def factors(self, params: Any) -> dict[str, Any]:
         """Return weights and factors as a machine without gains and scales has them.
 
-        Returns
-        -------
-        dict
-            `intercept` (n_outputs,), `weights` (n_outputs, n_rows), `factors` (n_rows, n_factors),
-            and `mix` (n_outputs, n_factors), by which each output weighs products of factors.
+        Returns `intercept` (n_outputs,), `weights` (n_outputs, n_rows), `factors` (n_rows,
+        n_factors), and `mix` (n_outputs, n_factors), by which each output weighs products of
+        factors.
         """
         views, many = self.layout.views(params), self.n_outputs
         table, scale = views["table"], np.asarray(self.output_scale)

@@ -24,17 +24,10 @@ class LinearModel:
     Keeps a kernel with scratch memory, which is neither pickled nor safe to share: each replica has
     its own instance, used by one thread at a time.
 
-    Parameters
-    ----------
-    n_features : int
-    n_outputs : int
-    loss : Loss
-    fit_intercept : bool, default=True
-    dtype : dtype, default=float64
-        float32 or float64.
-    centre, scale : ndarray of shape (n_features,), optional
-        The features' own: ``raw = ((X - centre) / scale) @ coef + intercept``. No row is touched.
-        A centre asks for an intercept; a scale is positive.
+    dtype: float32 or float64.
+    centre, scale: ndarray of shape (n_features,), the features' own: ``raw = ((X - centre) / scale)
+        @ coef + intercept``. No row is touched. A centre asks for an intercept; a scale is
+        positive.
 
     Examples
     --------
@@ -196,13 +189,8 @@ class LinearModel:
         The penalty curves it as that much more variance of a feature would. A feature
         that neither varies nor is penalised is left as it is.
 
-        Parameters
-        ----------
-        mean, variance : ndarray of shape (n_features,)
-            Of the features as they are.
-        l2 : float
-        width : float, default=0.0
-            Of the parabolas in place of kinks of the loss; 0: it has none.
+        mean, variance: ndarray of shape (n_features,), of the features as they are.
+        width: width of the parabolas in place of the loss's kinks; 0: it has none.
         """
         bend = 1 / width if width else self.loss.bend
         # What rounding leaves of a constant feature is no variance.

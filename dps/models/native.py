@@ -45,10 +45,7 @@ class NativeModel(ABC, Generic[Kernel]):
     ) -> None:  # fmt: skip
         """Take in what models with layers have in common.
 
-        Raises
-        ------
-        ValueError
-            One of them is none such.
+        Raises ValueError: one of them is none such.
         """
         for units in hidden:
             count(units, "hidden", 1)

@@ -110,21 +110,12 @@ class _Shape:
 class Network(NativeModel[NetworkGradient]):
     """A network under a loss; see ``_kernels/network.pyx`` for what it computes.
 
-    Parameters
-    ----------
-    inputs : Inputs
-    hidden : tuple of int
-        Units of the hidden layers.
-    n_outputs : int
-    loss : Loss
-        With a kernel.
-    activation : {"relu", "silu", "tanh", "logistic", "identity"}
-    dropout : float
-        Share of the hidden units that a training row does without.
-    dtype : dtype
-        float32 or float64.
-    output_shift, output_scale : (n_outputs,) arrays
-        Raw outputs are ``shift + scale * outputs``, so that outputs vary by about one.
+    hidden: units of the hidden layers.
+    activation: {"relu", "silu", "tanh", "logistic", "identity"}.
+    dropout: share of the hidden units that a training row does without.
+    dtype: float32 or float64.
+    output_shift, output_scale: (n_outputs,) arrays, raw outputs are ``shift + scale * outputs``, so
+        that outputs vary by about one.
 
     Examples
     --------
@@ -245,11 +236,9 @@ class Network(NativeModel[NetworkGradient]):
     def layers(self, params: Any) -> tuple[list[Any], list[Any]]:
         """Return weights and biases as a network without gains and scales has them.
 
-        Returns
-        -------
-        coefs : list of (inputs, outputs) arrays
-            The first one's inputs are plain columns, scaled numbers, then their embeddings.
-        intercepts : list of (outputs,) arrays
+        Returns list of (inputs, outputs) arrays, the first one's inputs are plain columns, scaled
+        numbers, then their embeddings.
+        Returns list of (outputs,) arrays.
         """
         views, gains, first = self.layout.views(params), self.gains, self.inputs.n_plain
         coefs = [gain * views[f"weights_{layer}"] for layer, gain in enumerate(gains)]

@@ -72,16 +72,8 @@ class Choice:
 def choose(figures: Figures, begun: Mode) -> Choice:
     """The mode to go on in.
 
-    Parameters
-    ----------
-    figures : Figures
-    begun : Mode
-        The one that is at work, which is sync.
-
-    Returns
-    -------
-    Choice
-        `begun` where nothing speaks for another one.
+    begun: the one that is at work, which is sync.
+    Returns `begun` where nothing speaks for another one.
 
     Examples
     --------

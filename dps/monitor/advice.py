@@ -86,24 +86,14 @@ def advise(
 ) -> list[str]:
     """What to change, the most useful first; nothing where nothing stands out.
 
-    Parameters
-    ----------
-    accounts : sequence of Account
-        Of all replicas.
-    together : bool
-        Whether replicas wait for each other at every step.
-    full_batch : bool
-        Whether each epoch was one step from all rows (L-BFGS).
-    staleness : float, default=0.0
-        Mean staleness of pushes.
-    max_delay : int or None, default=None
-        Steps that a replica may be ahead of the slowest; None: there is no bound.
-    dropped : float, default=0.0
-        The share of rows that did not count.
-    unshared : sequence of (str, str)
-        Workers whose shards have no shared memory although that was wanted, and why.
-    rises : bool, default=False
-        Whether the loss on validation rows rose in the end, and decided nothing.
+    together: whether replicas wait for each other at every step.
+    full_batch: whether each epoch was one step from all rows (L-BFGS).
+    staleness: mean staleness of pushes.
+    max_delay: steps that a replica may be ahead of the slowest; None: there is no bound.
+    dropped: the share of rows that did not count.
+    unshared: sequence of (str, str), workers whose shards have no shared memory although that was
+        wanted, and why.
+    rises: whether the loss on validation rows rose in the end, and decided nothing.
 
     Examples
     --------

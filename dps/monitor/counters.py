@@ -76,13 +76,8 @@ class Pace:
 class Reader:
     """Reads one shard's window.
 
-    Parameters
-    ----------
-    window : Window
-    workers : sequence of str
-        The worker of each rank.
-    together : bool
-        Whether ranks wait for each other at every step.
+    workers: the worker of each rank.
+    together: whether ranks wait for each other at every step.
     """
 
     def __init__(self, window: Window, workers: Sequence[str], *, together: bool) -> None:

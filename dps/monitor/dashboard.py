@@ -20,21 +20,9 @@ _asked: weakref.WeakSet[Any] = weakref.WeakSet()
 def show_fits(client: Any, timeout: float) -> None:
     """Have the page ``/dps`` on the dashboard of the client's cluster, if it has one.
 
-    Parameters
-    ----------
-    client : distributed.Client
-    timeout : float
-        Seconds that the scheduler may take to answer.
-
-    Raises
-    ------
-    VersionError
-        The scheduler has another dps.
-
-    Warns
-    -----
-    UserWarning
-        There is a dashboard, and it cannot show the page: once a client.
+    timeout: seconds that the scheduler may take to answer.
+    Raises VersionError: the scheduler has another dps.
+    Warns with UserWarning: there is a dashboard, and it cannot show the page: once a client.
     """
     if client in _asked:
         return

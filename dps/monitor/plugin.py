@@ -90,10 +90,7 @@ def plugin_of(scheduler: Any) -> FitsPlugin:
 def install(dask_scheduler: Any) -> str | None:
     """Add plugin, metrics and page to a scheduler that runs, if they are not there.
 
-    Returns
-    -------
-    str or None
-        Why there is no page.
+    Returns why there is no page.
     """
     if NAME in dask_scheduler.plugins:
         return None

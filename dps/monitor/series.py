@@ -11,10 +11,7 @@ class Series:
 
     The first point and the last one are always there.
 
-    Parameters
-    ----------
-    limit : int
-        Points that are kept at the most, at least 4.
+    limit: points that are kept at the most, at least 4.
 
     Examples
     --------

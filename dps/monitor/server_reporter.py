@@ -25,17 +25,9 @@ _COUNTED = ("reads", "pushes", "writes")
 class ServerReporter:
     """Reports one shard until it is ended.
 
-    Parameters
-    ----------
-    worker : distributed.Worker
-    server : str
-        Id of the server.
-    shard, shards : int
-        Its number, and how many there are.
-    name : str or None
-        Of the server.
-    look : callable
-        Returns `traffic` and `callers` of the shard; None where that is gone.
+    server: id of the server.
+    shard, shards: its number, and how many there are.
+    look: returns `traffic` and `callers` of the shard; None where that is gone.
     """
 
     def __init__(

@@ -19,15 +19,9 @@ LINGER = 600.0
 class Server:
     """One parameter server, as far as it has been heard of.
 
-    Attributes
-    ----------
-    id : str
-    shards : dict of int to mapping
-        The last `server` event of each shard.
-    lost : dict of int to str
-        Shards whose worker has died, and its address.
-    heard : float
-        When the last event came, or the last worker died.
+    shards: the last `server` event of each shard.
+    lost: shards whose worker has died, and its address.
+    heard: when the last event came, or the last worker died.
     """
 
     def __init__(self, id: str, now: float) -> None:

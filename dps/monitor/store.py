@@ -32,27 +32,15 @@ _NAN = float("nan")
 class Fit:
     """One fit, as far as it has been heard of.
 
-    Attributes
-    ----------
-    id : str
-    number : int
-        Of the fits that the store has seen, from 1.
-    began, heard : float
-        When the first and the last event came, by the clock of the scheduler.
-    loading, started : mapping
-        The last `loading` event and the last `started` event; empty until one comes.
-    replicas, shards : dict of int to mapping
-        The last figures of each, by rank and by number.
-    losses : Series
-        (epoch, loss, validation loss or NaN).
-    rates : Series
-        (seconds since the start, rows a second of each rank in order).
-    stragglers : dict of int to str
-        Ranks that are slow now, and why.
-    log : deque of (float, str, str)
-        When something was heard, of which kind, in words; the newest last.
-    ended : mapping or None
-        The `stopped` or `failed` event.
+    number: counts the fits that the store has seen, from 1.
+    began, heard: when the first and the last event came, by the clock of the scheduler.
+    loading, started: the last `loading` event and the last `started` event; empty until one comes.
+    replicas, shards: the last figures of each, by rank and by number.
+    losses: (epoch, loss, validation loss or NaN).
+    rates: (seconds since the start, rows a second of each rank in order).
+    stragglers: ranks that are slow now, and why.
+    log: when something was heard, of which kind, in words; the newest last.
+    ended: the `stopped` or `failed` event.
     """
 
     def __init__(self, id: str, number: int, now: float) -> None:
@@ -284,19 +272,10 @@ class Fit:
 class Store:
     """The fits of a cluster, the newest last.
 
-    Parameters
-    ----------
-    limit : int, default=FITS
-        Fits to remember; of more, those that ended first are forgotten.
-
-    Attributes
-    ----------
-    servers : Servers
-        The parameter servers that are there.
-    outcomes : Counter of str
-        How the fits ended that have.
-    revision : int
-        Grows with every event, so that whoever shows fits knows whether anything is new.
+    limit: fits to remember; of more, those that ended first are forgotten.
+    servers: the parameter servers that are there.
+    outcomes: how the fits ended that have.
+    revision: grows with every event, so that whoever shows fits knows whether anything is new.
 
     Examples
     --------

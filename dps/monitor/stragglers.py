@@ -47,10 +47,7 @@ class Verdict:
 class Stragglers:
     """Watches the replicas of a fit.
 
-    Parameters
-    ----------
-    together : bool
-        Whether replicas wait for each other at every step.
+    together: whether replicas wait for each other at every step.
 
     Examples
     --------

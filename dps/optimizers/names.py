@@ -17,18 +17,7 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {
 def get_optimizer(optimizer: str | Optimizer) -> Optimizer:
     """Return an optimizer, given itself or its name.
 
-    Parameters
-    ----------
-    optimizer : str or Optimizer
-
-    Returns
-    -------
-    Optimizer
-
-    Raises
-    ------
-    ValueError
-        If it is neither; the names there are are listed.
+    Raises ValueError: if it is neither; the names there are are listed.
 
     Examples
     --------

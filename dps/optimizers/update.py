@@ -94,21 +94,12 @@ class Update:
     ) -> bool:
         """Update ``params[start:stop]`` and its state in place.
 
-        Parameters
-        ----------
-        params : (n,) array
-        grad : (stop - start,) array
-            Mean gradient of these coordinates, without penalty.
-        state : (state_rows, n) array
-        step : int
-            Number of this update, from 1.
-        lr : float
-            Learning rate of this update.
-
-        Returns
-        -------
-        bool
-            Whether all updated parameters are finite.
+        params: (n,) array.
+        grad: (stop - start,) array, mean gradient of these coordinates, without penalty.
+        state: (state_rows, n) array.
+        step: number of this update, from 1.
+        lr: learning rate of this update.
+        Returns whether all updated parameters are finite.
         """
         finite = True
         for first, last, kind in self.segments:

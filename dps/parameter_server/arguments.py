@@ -24,10 +24,7 @@ Initial = dict[str, NDArray[np.floating] | EmbeddingTable]
 def initial_values(tensors: Any) -> Initial:
     """Arrays and tables by name.
 
-    Raises
-    ------
-    TypeError, ValueError
-        They are no mapping of names to arrays of finite real numbers.
+    Raises TypeError, ValueError: they are no mapping of names to arrays of finite real numbers.
     """
     if not isinstance(tensors, Mapping):
         raise TypeError(f"tensors must be a mapping of names to arrays. Got {tensors!r} instead.")
@@ -56,10 +53,7 @@ def initial_values(tensors: Any) -> Initial:
 def learning_rate_of(optimizer: Optimizer, given: object) -> float:
     """The number that is given, else that of the optimizer, else its default.
 
-    Raises
-    ------
-    ValueError
-        It is no positive number, or both are given.
+    Raises ValueError: it is no positive number, or both are given.
     """
     own = optimizer.learning_rate
     if own != "auto" and given is not None:

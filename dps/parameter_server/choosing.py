@@ -38,10 +38,7 @@ class Chosen:
 def choose(tensor: TensorSpec, keys: Any) -> Chosen:
     """The rows of a tensor that are meant by None (all), a slice, a row number or several.
 
-    Raises
-    ------
-    TypeError, ValueError, IndexError
-        They are none of these, or not there.
+    Raises TypeError, ValueError, IndexError: they are none of these, or not there.
     """
     if tensor.table is not None:
         if keys is None or isinstance(keys, slice):
@@ -126,15 +123,8 @@ def values_for(
 ) -> NDArray[np.floating]:
     """What a call was given for rows, as (rows, width) of the tensor's dtype.
 
-    Parameters
-    ----------
-    spread : bool
-        Whether a number may stand for all.
-
-    Raises
-    ------
-    ValueError, TypeError
-        Another shape, or no real numbers.
+    spread: whether a number may stand for all.
+    Raises ValueError, TypeError: another shape, or no real numbers.
     """
     given = np.asarray(values)
     if given.dtype.kind not in "fiub":
@@ -154,11 +144,9 @@ def summed(
 ) -> tuple[NDArray[np.int64], NDArray[np.floating], NDArray[np.int64] | None]:
     """Gradients of keys, each key once: those of a key that comes several times are summed.
 
-    Returns
-    -------
-    keys, sums : arrays
-    again : array or None
-        Where each of the given keys stands among those; None where they are the same.
+    Returns arrays.
+    Returns array or None, where each of the given keys stands among those; None where they are the
+    same.
     """
     order = np.sort(keys)
     if keys.size < 2 or (order[1:] != order[:-1]).all():

@@ -25,10 +25,7 @@ class Handle:
     def wait(self, timeout: float | None = None) -> Any:
         """What the call returns, or raises.
 
-        Parameters
-        ----------
-        timeout : float, optional
-            Seconds after which to raise TimeoutError; the call goes on.
+        timeout: seconds after which to raise TimeoutError; the call goes on.
         """
         return self._future.result(timeout)
 

@@ -74,10 +74,7 @@ _named: dict[str, _Here] = {}
 def client_for(given: Any) -> Any:
     """A given client, or the active one, or None.
 
-    Raises
-    ------
-    ClusterError
-        This is its event loop.
+    Raises ClusterError: this is its event loop.
     """
     given = here(given)
     if given is not None and given.asynchronous:
@@ -138,10 +135,7 @@ def make(
 def find(client: Any, name: str) -> Place:
     """A server by its name.
 
-    Raises
-    ------
-    LookupError
-        There is none of that name.
+    Raises LookupError: there is none of that name.
     """
     if client is None:
         if name not in _named:

@@ -55,16 +55,8 @@ class _Asked:
 class Requests:
     """What one object asks of a server.
 
-    Attributes
-    ----------
-    place : Place
-    spec : ServerSpec
-        As far as it is known here.
-    tensors : dict of str to TensorSpec
-    accesses : dict of int to Holding or RemoteAccess
-        The ways to shards that have been asked.
-    closed : bool
-        Whether this object has closed the server.
+    accesses: the ways to shards that have been asked.
+    closed: whether this object has closed the server.
     """
 
     def __init__(self, place: Place) -> None:
@@ -98,10 +90,7 @@ class Requests:
     def create(self, tensors: tuple[TensorSpec, ...], whole: Mapping[str, Taken]) -> None:
         """Have the shards hold further tensors, which begin with the given values; see `creating`.
 
-        Raises
-        ------
-        ValueError
-            There is one of that name.
+        Raises ValueError: there is one of that name.
         """
         if not tensors:
             return
@@ -372,10 +361,7 @@ class Requests:
     ) -> tuple[dict[str, Taken], dict[str, bytes], dict[int, Exception]]:
         """All tensors, the notes, and which shards are lost and replaced by nothing.
 
-        Parameters
-        ----------
-        rescue : bool
-            Otherwise a lost shard is an error.
+        rescue: otherwise a lost shard is an error.
         """
         self.extend(self.spec)
         gone: dict[int, Exception] = {}  # by shard

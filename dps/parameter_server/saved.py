@@ -80,12 +80,8 @@ def write_server(
 ) -> None:
     """Write what all tensors were, and notes.
 
-    Raises
-    ------
-    TypeError
-        The optimizer is one of the user's own.
-    NonFiniteError
-        An element is NaN or infinite.
+    Raises TypeError: the optimizer is one of the user's own.
+    Raises NonFiniteError: an element is NaN or infinite.
     """
     records = {}
     for tensor in spec.tensors:
@@ -118,12 +114,8 @@ def write_server(
 def read_server(path: PathLike) -> SavedServer:
     """Read what was written.
 
-    Raises
-    ------
-    FileNotFoundError
-        There is nothing.
-    ValueError
-        It is damaged, or something else.
+    Raises FileNotFoundError: there is nothing.
+    Raises ValueError: it is damaged, or something else.
     """
     record, arrays = read_directory(path)
     if not isinstance(record, dict) or record.get("kind") != "parameter_server":

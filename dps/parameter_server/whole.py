@@ -38,13 +38,8 @@ def whole_of(given: Mapping[str, Any]) -> dict[str, Taken]:
 def restore(tensor: TensorSpec, whole: Taken, call: Callable[..., Any]) -> None:
     """Have the parts of a tensor begin with what it was.
 
-    Parameters
-    ----------
-    tensor : TensorSpec
-    whole : Taken
-        All rows; optimizer state that is not there stays as it is at first.
-    call : callable
-        ``call(tensor, part, method, ...)`` calls a method of the shard's on a part.
+    whole: all rows; optimizer state that is not there stays as it is at first.
+    call: ``call(tensor, part, method, ...)`` calls a method of the shard's on a part.
     """
     for part, (_, first, last) in enumerate(tensor.parts):
         if whole.ids is None:
@@ -61,19 +56,9 @@ def gathered(
 ) -> Taken:
     """Read a tensor in pieces into one copy; rows of tables in the order of their ids.
 
-    Parameters
-    ----------
-    tensor : TensorSpec
-    optimizer : Optimizer
-    lost : collection of int
-        Shards whose rows are zeros in arrays and missing in tables.
-    call : callable
-        ``call(part, method, ...)`` calls a method of the part's shard.
-
-    Raises
-    ------
-    CopyLostError
-        Call this function again.
+    lost: shards whose rows are zeros in arrays and missing in tables.
+    call: ``call(part, method, ...)`` calls a method of the part's shard.
+    Raises CopyLostError: call this function again.
     """
     token = secrets.token_hex(8)
     there = [part for part, (shard, _, _) in enumerate(tensor.parts) if shard not in lost]

@@ -19,12 +19,7 @@ PARTS = (*_PARTS, "days")
 
 
 def check_part_names(frame: pd.DataFrame) -> None:
-    """Raise if a column of a pandas dataframe has the name of a part of a date.
-
-    Raises
-    ------
-    ValueError
-    """
+    """Raise if a column of a pandas dataframe has the name of a part of a date."""
     dates = [name for name, dtype in frame.dtypes.items() if kind_of(dtype) == "date"]
     parts = {name for date in dates for name in parts_of_dates(frame[date].iloc[:0], str(date))}
     taken = sorted(parts & set(map(str, frame.columns)))

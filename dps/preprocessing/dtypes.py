@@ -60,12 +60,7 @@ def _kind_of_arrow(dtype: Any) -> Kind:
 
 
 def check_frame(frame: pd.DataFrame) -> None:
-    """Raise if a frame has no columns, or two of one name.
-
-    Raises
-    ------
-    ValueError
-    """
+    """Raise if a frame has no columns, or two of one name."""
     if not len(frame.columns):
         raise ValueError("Found array with 0 feature(s): X has no columns, 1 is required.")
     check_names(frame)
@@ -74,17 +69,8 @@ def check_frame(frame: pd.DataFrame) -> None:
 def unfit_columns(frame: pd.DataFrame, parts: bool) -> tuple[list[Any], list[str]]:
     """Columns that cannot be encoded, whatever they hold, and what to do about them.
 
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-    parts : bool
-        Whether dates are encoded.
-
-    Returns
-    -------
-    names : list
-    problems : list of str
-        A sentence for all dates, and one for all others.
+    parts: whether dates are encoded.
+    Returns a sentence for all dates, and one for all others.
     """
     kinds = {name: kind_of(dtype) for name, dtype in frame.dtypes.items()}
     dates = [name for name, kind in kinds.items() if kind == "date" and not parts]

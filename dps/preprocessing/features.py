@@ -53,10 +53,8 @@ class Feature(Protocol):
     def writer(self, columns: dict[Any, Read], first: int) -> Writer:
         """What writes a partition's values in columns from `first` on, of its distinct values.
 
-        Raises
-        ------
-        ColumnError
-            The column holds something else than the one that the encoder was fitted to.
+        Raises ColumnError: the column holds something else than the one that the encoder was fitted
+        to.
         """
         ...
 

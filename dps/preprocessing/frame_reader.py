@@ -41,12 +41,7 @@ _SEQUENCES = (list, tuple, set, frozenset, np.ndarray)
 def read_frame(frame: pd.DataFrame, names: Sequence[Any], *, parts: bool = False) -> ReadFrame:
     """Read the named columns of a pandas dataframe.
 
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-    names : sequence
-    parts : bool, default=False
-        Whether columns of dates are read as their parts, see `parts_of_dates`.
+    parts: whether columns of dates are read as their parts, see `parts_of_dates`.
     """
     columns: dict[Any, Read] = {}
     defects: dict[Any, ColumnError] = {}
@@ -72,13 +67,8 @@ def read_frame(frame: pd.DataFrame, names: Sequence[Any], *, parts: bool = False
 def keep_frame(read: ReadFrame, *, hashed: bool, ordered: bool = False) -> ReadFrame:
     """What was read of a frame as it outlives that: without memory of the frame's.
 
-    Parameters
-    ----------
-    read : ReadFrame
-    hashed : bool
-        Whether of categories the hashes alone are wanted, as they are of lists.
-    ordered : bool, default=False
-        Whether lists are sequences: then of numbers these are wanted.
+    hashed: whether of categories the hashes alone are wanted, as they are of lists.
+    ordered: whether lists are sequences: then of numbers these are wanted.
     """
     columns = {name: _detached(column, hashed, ordered) for name, column in read.columns.items()}
     return ReadFrame(read.rows, columns, read.defects)

@@ -91,16 +91,9 @@ class Layout:
     def __call__(self, frame: pd.DataFrame, where: int | str = "") -> Any:
         """Encode a pandas dataframe, or what was read of it, as a CSR matrix.
 
-        Parameters
-        ----------
-        frame : pandas.DataFrame, ReadFrame, or array of the columns in their order
-        where : int or str
-            The number of its partition, or a phrase that says where it lies.
-
-        Raises
-        ------
-        ValueError
-            Names the column and the place.
+        frame: pandas.DataFrame, ReadFrame, or array of the columns in their order.
+        where: the number of its partition, or a phrase that says where it lies.
+        Raises ValueError: names the column and the place.
         """
         place = where if isinstance(where, str) else f" in partition {where}"
         if not isinstance(frame, ReadFrame):
@@ -157,10 +150,7 @@ class Layout:
 
         Of its distinct values only what is made of them is kept.
 
-        Raises
-        ------
-        ValueError
-            Names the column and the place.
+        Raises ValueError: names the column and the place.
         """
         frames = table.make
         assert isinstance(frames, FrameMaker)

@@ -46,20 +46,10 @@ def make_layout(
 ) -> Layout:
     """What the columns of a surveyed frame become.
 
-    Parameters
-    ----------
-    survey : FrameSurvey
-    names : sequence
-        Of the frame's columns.
-    unfit : sequence of str
-        What is known to be wrong already.
-    n_buckets, missing, interactions, dtype, parts, lists, unknown, min_frequency, max_categories
-        As the encoder has them.
-
-    Raises
-    ------
-    ValueError
-        All that is wrong with the columns; or an interaction is not of categories.
+    unfit: what is known to be wrong already.
+    n_buckets, missing, interactions, dtype, parts, lists, unknown, min_frequency, max_categories:
+        as the encoder has them.
+    Raises ValueError: all that is wrong with the columns; or an interaction is not of categories.
     """
     if survey.rows == 0:
         raise ValueError("Found array with 0 sample(s): X has no rows, a minimum of 1 is required.")

@@ -109,11 +109,7 @@ def merge(surveys: Sequence[FrameSurvey], whole: bool) -> FrameSurvey:
     Of the columns that are defective, or do not go together, it has what is wrong with them: of
     each in the first partition where something is.
 
-    Parameters
-    ----------
-    surveys : sequence of FrameSurvey
-    whole : bool
-        Whether the data came in one piece, so that partitions need no mention.
+    whole: whether the data came in one piece, so that partitions need no mention.
     """
     # What has no rows may be of any dtype.
     filled = {number: survey for number, survey in enumerate(surveys) if survey.rows}
@@ -191,14 +187,7 @@ def _same(name: str, what: str, kinds: Mapping[int, Any]) -> Any:
 
 
 def missing_values(counts: Iterable[tuple[Any, int]], rows: int) -> list[str]:
-    """What to say of missing values, if there are any.
-
-    Parameters
-    ----------
-    counts : iterable of (name, count)
-    rows : int
-        Of how many.
-    """
+    """What to say of missing values, if there are any."""
     gaps = [f"{str(name)!r} {count:,}" for name, count in counts if count]
     if not gaps:
         return []

@@ -128,16 +128,7 @@ class _Regressor(RegressorMixin, _Outputs):  # type: ignore[misc]
 def get_score(scoring: Any, loss: Loss) -> Score:
     """What was asked for by name, or as it is.
 
-    Parameters
-    ----------
-    scoring : str, Score or scorer of scikit-learn
-    loss : Loss
-        Of the model that is scored.
-
-    Raises
-    ------
-    ValueError
-        There is none of that name for such a model.
+    Raises ValueError: there is none of that name for such a model.
     """
     score: Score = scoring
     if isinstance(scoring, _Scorer):

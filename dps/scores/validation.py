@@ -131,13 +131,9 @@ class RowScore(_OfRows):
 def seen(method: str, targets: TargetEncoding, y: np.ndarray, raw: np.ndarray) -> Any:
     """Targets and predictions as users know them.
 
-    Parameters
-    ----------
-    method : {"predict", "predict_proba", "decision_function"}
-    targets : TargetEncoding
-    y : (n,) or (n, k) array
-        Encoded.
-    raw : (n, n_outputs) array
+    method: {"predict", "predict_proba", "decision_function"}.
+    y: (n,) or (n, k) array, encoded.
+    raw: (n, n_outputs) array.
     """
     loss, classes = targets.loss, targets.classes
     if targets.units is not None:

@@ -27,10 +27,7 @@ class _Kept:
 class Frozen:
     """The copies on a shard, by part number and the caller's token.
 
-    Parameters
-    ----------
-    timeout : float
-        Seconds without a read after which a copy is dropped, at the next look.
+    timeout: seconds without a read after which a copy is dropped, at the next look.
     """
 
     def __init__(self, timeout: float) -> None:
@@ -50,10 +47,7 @@ class Frozen:
     def rows(self, at: int, token: str, start: int, stop: int) -> NDArray[np.floating]:
         """Rows of a copy, (1 + state_rows, n, width).
 
-        Raises
-        ------
-        LookupError
-            The copy was dropped, or is on another shard.
+        Raises LookupError: the copy was dropped, or is on another shard.
         """
         with self._lock:
             kept = self._kept[at, token]

@@ -81,21 +81,10 @@ class Holding:
     A part that is being sent whole counts as torn until it is, and a mirror with a torn part does
     not lead.
 
-    Parameters
-    ----------
-    spec : ServerSpec
-    shard : int
-    shared : bool
-        Whether others on the host should be able to map it.
-    leads : bool
-        Otherwise it is a mirror.
-
-    Attributes
-    ----------
-    handler : str or None
-        Where callers may connect to.
-    callers : callable
-        Who is connected.
+    shared: whether others on the host should be able to map it.
+    leads: otherwise it is a mirror.
+    handler: where callers may connect to.
+    callers: who is connected.
     """
 
     def __init__(self, spec: ServerSpec, shard: int, *, shared: bool, leads: bool = True) -> None:
@@ -128,15 +117,10 @@ class Holding:
 
         They have been prepared, see `creating`.
 
-        Returns
-        -------
-        ServerSpec
-            What is held then: `spec`, or more; or, where somebody else was first, something else.
-
-        Raises
-        ------
-        ServerLostError
-            The server has been closed; or what they were to begin with has been given up.
+        Returns what is held then: `spec`, or more; or, where somebody else was first, something
+        else.
+        Raises ServerLostError: the server has been closed; or what they were to begin with has been
+        given up.
         """
         with self._extending:
             now = self.spec.tensors
@@ -179,10 +163,7 @@ class Holding:
     ) -> tuple[str, ...]:
         """Begin a creation, and give up abandoned ones; return those that were given up here.
 
-        Raises
-        ------
-        ValueError
-            There is a tensor of one of the names.
+        Raises ValueError: there is a tensor of one of the names.
         """
         self.check_open()
         check_new(self.spec, tensors)
@@ -260,10 +241,7 @@ class Holding:
 
         None where it has not got all that the shard had.
 
-        Raises
-        ------
-        ServerLostError
-            It has been closed.
+        Raises ServerLostError: it has been closed.
         """
         with self._following, self._lock:
             self.check_open()

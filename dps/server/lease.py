@@ -25,12 +25,7 @@ LOST = -2
 class Lease:
     """A rank's lease, as its holder has it.
 
-    Parameters
-    ----------
-    window : Window
-        In a shared file.
-    rank : int
-        Its number there.
+    rank: its number there.
     """
 
     def __init__(self, window: Window, rank: int) -> None:

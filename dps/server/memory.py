@@ -95,17 +95,9 @@ class LockedFile:
     def create(cls, fit: str, nbytes: int = 0, at_first: int | None = None) -> Self:
         """Make a file of `nbytes` zeros.
 
-        Parameters
-        ----------
-        fit : str
-        nbytes : int
-        at_first : int, optional
-            The bytes that it takes now, all by default. Before others are written, `commit` them.
-
-        Raises
-        ------
-        OSError
-            There is no room, or no file system that takes it.
+        at_first: the bytes that it takes now, all by default. Before others are written, `commit`
+            them.
+        Raises OSError: there is no room, or no file system that takes it.
         """
         path, fd = _made(fit, nbytes, nbytes if at_first is None else at_first)
         try:
@@ -118,10 +110,7 @@ class LockedFile:
     def open(cls, path: Path) -> Self:
         """Find a file that somebody else owns.
 
-        Raises
-        ------
-        OSError
-            It is not there, or may not be read: another host, container or user.
+        Raises OSError: it is not there, or may not be read: another host, container or user.
         """
         fd = os.open(path, os.O_RDWR)
         try:
@@ -146,10 +135,7 @@ class LockedFile:
     def commit(self, start: int, nbytes: int) -> None:
         """Have bytes that the file may not have taken yet; what is there stays.
 
-        Raises
-        ------
-        OSError
-            There is no room, or the file has been given back.
+        Raises OSError: there is no room, or the file has been given back.
         """
         fd = os.open(self.path, os.O_RDWR)  # by now the other one's number may be another file's
         try:

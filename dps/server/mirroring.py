@@ -83,11 +83,8 @@ class Mirror(Protocol):
 class Entries:
     """Where the last writes of callers are noted: a number for each that is connected.
 
-    Parameters
-    ----------
-    spare : float
-        Seconds for which nobody else has the number of a caller that has gone: its connection may
-        have broken, and the shard may die before the caller knows what has become of its write.
+    spare: seconds for which nobody else has the number of a caller that has gone: its connection
+        may have broken, and the shard may die before the caller knows what has become of its write.
     """
 
     def __init__(self, spare: float) -> None:
@@ -117,14 +114,9 @@ class Entries:
 class Mirroring:
     """A shard's side of its mirror.
 
-    Attributes
-    ----------
-    on_loss : callable
-        Called when the mirror is gone, or when the shard begins to lead without any.
-    key, leader : str
-        What the cluster calls the shard; and the shard whose mirror it is.
-    sending : lock
-        Held while something is done in both, but for writes, so that the order is the same.
+    on_loss: called when the mirror is gone, or when the shard begins to lead without any.
+    key, leader: what the cluster calls the shard; and the shard whose mirror it is.
+    sending: held while something is done in both, but for writes, so that the order is the same.
     """
 
     def __init__(self, holding: Holding) -> None:
@@ -156,11 +148,7 @@ class Mirroring:
     def begin(self, mirror: Mirror, fresh: bool) -> None:
         """Pass on all that is written from now on.
 
-        Parameters
-        ----------
-        mirror : Mirror
-        fresh : bool
-            Whether nothing has been written yet, so that the mirror has the same.
+        fresh: whether nothing has been written yet, so that the mirror has the same.
         """
         holding = self._holding
         mirror.call("follow", "extend", holding.spec)
@@ -221,11 +209,8 @@ class Mirroring:
     def mend(self, at: int, written: bool) -> None:
         """Have the mirror hold all of a part again, or do without it; the part is held.
 
-        Raises
-        ------
-        ServerLostError
-            The mirror leads; or it is there and cannot be reached, which is an
-            `UnknownOutcomeError` of a write that has been done here.
+        Raises ServerLostError: the mirror leads; or it is there and cannot be reached, which is an
+        `UnknownOutcomeError` of a write that has been done here.
         """
         holding = self._holding
         ending = time.monotonic() + holding.spec.timeout

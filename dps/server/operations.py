@@ -47,10 +47,7 @@ _REPORTED = (Word.REPORTED_EVEN, Word.REPORTED_ODD)
 class Access:
     """A rank's access to a window, from wherever its operations run.
 
-    Parameters
-    ----------
-    end : MappedChannel or None
-        Through which its steps go.
+    end: through which its steps go.
     """
 
     window: Window
@@ -62,10 +59,7 @@ class Access:
 def claim(access: Access, fence: int) -> None:
     """Take a rank for this attempt; each rank is taken once in a fit.
 
-    Raises
-    ------
-    FencedError
-        The rank has been taken: Dask ran the replica's task again.
+    Raises FencedError: the rank has been taken: Dask ran the replica's task again.
     """
     if not access.window.words.rank_claim(access.rank, Field.CLAIM, fence):
         raise FencedError(
@@ -91,10 +85,7 @@ def check_fence(window: Window, rank: int, fence: int) -> None:
 def beat(access: Access) -> None:
     """Say that the rank is alive while it reads or encodes.
 
-    Raises
-    ------
-    StoppedError
-        The fit was stopped.
+    Raises StoppedError: the fit was stopped.
     """
     if access.window.stopped:
         raise StoppedError("the fit was stopped", rank=access.rank)
@@ -149,10 +140,8 @@ def reduce(access: Access, number: int, values: Sequence[float]) -> NDArray[np.f
 def report(access: Access, epoch: int, values: NDArray[np.float64]) -> NDArray[np.float64] | None:
     """Report a rank's part of an epoch.
 
-    Returns
-    -------
-    (n_ranks, reported) float64 array or None
-        All reports if this one was the last: the caller must then close the epoch.
+    Returns (n_ranks, reported) float64 array or None, all reports if this one was the last: the
+    caller must then close the epoch.
     """
     window, parity = access.window, epoch % 2
     reports = window.reports[parity]
@@ -167,10 +156,7 @@ def report(access: Access, epoch: int, values: NDArray[np.float64]) -> NDArray[n
 def bring_up_to_date(access: Access, epoch: int) -> None:
     """Apply what lazy updates have left behind at the end of an epoch, while nobody pushes.
 
-    Raises
-    ------
-    NonFiniteError
-        An update overflowed.
+    Raises NonFiniteError: an update overflowed.
     """
     if access.channel is not None and not access.channel.flush(epoch):
         raise NonFiniteError.of("update", rank=access.rank)

@@ -147,18 +147,12 @@ def _merge(pieces: list[tuple[int, int]]) -> Ranges:
 def place(name: str, sizes: Sequence[int], n_shards: int, unit: int = 1) -> Placement:
     """Place tensors of the given sizes, laid end to end, on shards.
 
-    Parameters
-    ----------
-    name : {"contiguous", "balanced", "round_robin"}
-        Equal consecutive pieces of the whole vector; whole tensors where that is
-        fair, the largest first onto the lightest shard; or blocks of the tensors
-        dealt out in turn. Every rule may cut a tensor.
-    sizes : sequence of int
-        Elements of each tensor.
-    n_shards : int
-        Shards wanted. Fewer are made where there are too few pieces to go round.
-    unit : int, default=1
-        Elements that stay together, as those of a key do; all tensors are placed as one then.
+    name: {"contiguous", "balanced", "round_robin"}, equal consecutive pieces of the whole vector;
+        whole tensors where that is fair, the largest first onto the lightest shard; or blocks of
+        the tensors dealt out in turn. Every rule may cut a tensor.
+    sizes: elements of each tensor.
+    n_shards: shards wanted. Fewer are made where there are too few pieces to go round.
+    unit: elements that stay together, as those of a key do; all tensors are placed as one then.
 
     Examples
     --------

@@ -52,18 +52,8 @@ class MemoryCard:
 class Regions:
     """Arrays in one piece of memory, each an attribute.
 
-    Parameters
-    ----------
-    spec : Spec
-    memory : buffer
-    file : SharedFile, optional
-        Whose memory it is.
-
-    Attributes
-    ----------
-    nbytes : int
-    unshared : str or None
-        Why there is no shared file, although one was wanted.
+    file: whose memory it is.
+    unshared: why there is no shared file, although one was wanted.
     """
 
     unshared: str | None = None
@@ -91,12 +81,7 @@ class Regions:
     def make(cls, spec: Spec, name: str, *, shared: bool) -> Self:
         """Arrays of zeros, in a shared file where that is wanted and possible.
 
-        Parameters
-        ----------
-        spec : Spec
-        name : str
-            What the file's name begins with.
-        shared : bool
+        name: what the file's name begins with.
         """
         regions, nbytes = laid_out(spec.shapes())
         file = unshared = None

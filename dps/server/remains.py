@@ -17,10 +17,7 @@ from dps.server.window import Window
 class Remains:
     """Answers for a shard that is gone, see `ParameterShard`.
 
-    Parameters
-    ----------
-    window : Window
-        Of the group that was at work, with its store.
+    window: that of the group that was at work, with its store.
     """
 
     def __init__(self, window: Window) -> None:

@@ -61,18 +61,9 @@ class Stores:
     def snapshot(self, epochs: int, check: Check | None = None, steps: int = 0) -> Kept:
         """Parameters and optimizer state after so many closed epochs of the group at work.
 
-        Parameters
-        ----------
-        epochs : int
-        check : callable, optional
-            Called while the answer is awaited; raises to give up.
-        steps : int, default=0
-            Of the next epoch, for a snapshot within it.
-
-        Returns
-        -------
-        Kept
-            All of it, with the rows of a table in the order of their ids.
+        check: called while the answer is awaited; raises to give up.
+        steps: steps into the next epoch, for a snapshot within it.
+        Returns all of it, with the rows of a table in the order of their ids.
         """
         shards = range(len(self.shards))
         if self.table is not None:
@@ -111,10 +102,7 @@ class Stores:
     def write(self, shard: int, asked: Sequence[Asked], copied: bool, check: Check | None) -> None:
         """Have a shard begin to hand snapshots of the group at work on, see `Writing`.
 
-        Raises
-        ------
-        LookupError
-            One that is copied is not, or no longer, there.
+        Raises LookupError: one that is copied is not, or no longer, there.
         """
         self.shards[shard].call("write", asked, copied, timeout=self.timeout, check=check)
 
@@ -130,13 +118,8 @@ class Stores:
     ) -> Session:
         """Begin a group, which takes the place of the one before.
 
-        Parameters
-        ----------
-        groups : sequence of GroupSpec
-            One a shard.
-        hosts : sequence of (Endpoint, GroupSpec)
-            Of hosts whose ranks sum before they send.
-        check : callable, optional
+        groups: one a shard.
+        hosts: sequence of (Endpoint, GroupSpec), of hosts whose ranks sum before they send.
         """
         asked = [*zip(self.shards, groups, strict=True), *hosts]
         handles = tuple(
@@ -198,11 +181,7 @@ class Session:
     def status(self, since: int, check: Check | None = None) -> ShardStatus:
         """How far the group is, from the shard that keeps the epochs (the first).
 
-        Parameters
-        ----------
-        since : int
-            First epoch whose record is wanted.
-        check : callable, optional
+        since: first epoch whose record is wanted.
         """
         return self.shards[0].ask("status", since, timeout=self.server.timeout, check=check)
 

@@ -229,10 +229,7 @@ class ParameterShard:
     def open(self, spec: GroupSpec) -> WindowCard:
         """Make the window of a group, which takes the place of the one before.
 
-        Raises
-        ------
-        FencedError
-            A later group of that fit has been here.
+        Raises FencedError: a later group of that fit has been here.
         """
         if self._groups:
             fit, generation = self._groups[-1].window.spec.key
@@ -254,10 +251,7 @@ class ParameterShard:
     def group(self, key: tuple[str, int]) -> ShardGroup:
         """The group of a fit and a generation.
 
-        Raises
-        ------
-        FencedError
-            It has given way to another.
+        Raises FencedError: it has given way to another.
         """
         for group in self._groups:
             if group.window.spec.key == key:

@@ -38,26 +38,16 @@ _PIECE = 16 << 20
 
 
 class Kept(NamedTuple):
-    """A snapshot, or a part of one: some rows of a table, or without one some elements.
+    """A snapshot, or a part of one: some rows of a table, or without one some elements."""
 
-    Attributes
-    ----------
-    values : (1 + state_rows, n) array
-        Parameters and state; where there is a table, of the rows that there are, and of what is
-        behind the table, in the first part.
-    version : int
-        Updates behind them.
-    ids : (2, rows) int64 array
-        Of a table: the id of each row, and the update that was the last to touch it, where rows
-        expire.
-    rest : int
-        Where the next part begins; 0: there is none.
-    """
-
+    # (1 + state_rows, n) array, parameters and state; where there is a table, of the rows that
+    # there are, and of what is behind the table, in the first part
     values: NDArray[np.floating]
-    version: int
+    version: int  # updates behind them
+    # (2, rows) int64 array, of a table: the id of each row, and the update that was the last to
+    # touch it, where rows expire
     ids: NDArray[np.int64]
-    rest: int = 0
+    rest: int = 0  # where the next part begins; 0: there is none
 
     def split(self, width: int) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
         """Values of the rows of a table, of `width` elements each, and of what is behind it."""
@@ -75,16 +65,8 @@ class Kept(NamedTuple):
 class Spill:
     """Memory in a file without a name, which is gone with the process.
 
-    Parameters
-    ----------
-    nbytes : int
-    folder : str or None
-        Where it is to lie; None: where temporary files do.
-
-    Raises
-    ------
-    OSError
-        There is no room on the disk.
+    folder: where it is to lie; None: where temporary files do.
+    Raises OSError: there is no room on the disk.
     """
 
     def __init__(self, nbytes: int, folder: str | None) -> None:
@@ -104,22 +86,13 @@ class Spill:
 class Snapshots:
     """The snapshots of a store.
 
-    Parameters
-    ----------
-    header : Header
-        With a word for each place.
-    values : sequence of (1 + state_rows, n) array
-        The places; the last ones are for snapshots within epochs alone.
-    within : int
-        How many of these there are, 0 or 1.
-    versions : (places,) int64 array
-        The version of each snapshot.
-    ids : (places, 2, rows) int64 array
-        Of a table, as a store has them.
-    width : int
-        Elements of a row of the table.
-    spill : Spill or None
-        Where `values` and `ids` lie, if not in memory.
+    values: sequence of (1 + state_rows, n) array, the places; the last ones are for snapshots
+        within epochs alone.
+    within: how many of these there are, 0 or 1.
+    versions: (places,) int64 array, the version of each snapshot.
+    ids: (places, 2, rows) int64 array, of a table, as a store has them.
+    width: elements of a row of the table.
+    spill: where `values` and `ids` lie, if not in memory.
     """
 
     def __init__(
@@ -182,10 +155,7 @@ class Snapshots:
     def kept(self, epochs: int, first: int = 0, steps: int = 0) -> Kept:
         """A part of what was kept then: rows of a table, or elements, from one on.
 
-        Raises
-        ------
-        LookupError
-            That snapshot is not, or no longer, there.
+        Raises LookupError: that snapshot is not, or no longer, there.
         """
         place = self._place(epochs, steps)
         kept = self._part(place, first)
@@ -211,10 +181,8 @@ class Snapshots:
         Without a table it is one, which is no copy: whether it was what it should have been is
         found out when the next one is asked for.
 
-        Raises
-        ------
-        LookupError
-            That snapshot is not, or no longer, there: then nothing that came is of any use.
+        Raises LookupError: that snapshot is not, or no longer, there: then nothing that came is of
+        any use.
         """
         if self._ids.shape[2] == 0:
             place = self._place(epochs, steps)

@@ -120,24 +120,15 @@ class StoreSpec:
 class Store(Regions):
     """What one shard holds.
 
-    Attributes
-    ----------
-    spec : StoreSpec
-    words : Header
-        The words named in this module's docstring.
-    params : (n,) array
-    state : (state_rows, n) array
-    since : (n / key_width,) int64 array
-        The update up to which a key's parameters are up to date, see ``_kernels/lazy.pyx``.
-    snapshots : Snapshots
-    ids : (2, rows) int64 array
-        Of a table: one more than the id of each row, see ``_kernels/table.pyx``; and the update
-        that was the last to touch it, where rows expire.
-    counts : (rows,) int32 array
-        The same; empty where it is not needed.
-    table : TableRows or None
-    update : Update or None
-        How a gradient is applied to `params`.
+    words: the words named in this module's docstring.
+    params: (n,) array.
+    state: (state_rows, n) array.
+    since: (n / key_width,) int64 array, the update up to which a key's parameters are up to date,
+        see ``_kernels/lazy.pyx``.
+    ids: (2, rows) int64 array, of a table: one more than the id of each row, see
+        ``_kernels/table.pyx``; and the update that was the last to touch it, where rows expire.
+    counts: (rows,) int32 array, the same; empty where it is not needed.
+    update: how a gradient is applied to `params`.
     """
 
     spec: StoreSpec
@@ -204,19 +195,12 @@ class Store(Regions):
     ) -> Store:
         """A store that begins with given values.
 
-        Parameters
-        ----------
-        spec : StoreSpec
-        values : (1 + state_rows, size) array or sequence of rows
-            Parameters, and rows of optimizer state; where there is a table, of what is behind it.
-            A number stands for a row that is all the same.
-        version : int
-            Updates behind them.
-        update : Update, optional
-        shared : bool
-            Whether it should be a file that other processes can map.
-        folder : str, optional
-            Where snapshots are spilled to.
+        values: (1 + state_rows, size) array or sequence of rows, parameters, and rows of optimizer
+            state; where there is a table, of what is behind it. A number stands for a row that is
+            all the same.
+        version: updates behind them.
+        shared: whether it should be a file that other processes can map.
+        folder: where snapshots are spilled to.
         """
         regions, nbytes = laid_out(spec.snapshots)
         spill = None
@@ -257,15 +241,9 @@ class Store(Regions):
     def put_rows(self, ids: NDArray[np.int64], values: NDArray[np.floating]) -> None:
         """Put rows of a table that were made before, see `Kept`, while nobody works here.
 
-        Parameters
-        ----------
-        ids : (2, rows) int64 array
-        values : (1 + state_rows, rows * width) array
-
-        Raises
-        ------
-        TableFullError
-            There is no room for all of them.
+        ids: (2, rows) int64 array.
+        values: (1 + state_rows, rows * width) array.
+        Raises TableFullError: there is no room for all of them.
         """
         assert self.table is not None
         at = self.table.make(

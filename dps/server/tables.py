@@ -39,17 +39,8 @@ def arena_of(
 def rows_by_shard(kept: Kept, table: TableSpec, placement: Placement) -> list[Kept]:
     """The rows of a table that each shard has, wherever they were before.
 
-    Parameters
-    ----------
-    kept : Kept
-        All of it.
-    table : TableSpec
-    placement : Placement
-
-    Returns
-    -------
-    list of Kept
-        One a shard, without what is behind the table.
+    kept: all of it.
+    Returns one a shard, without what is behind the table.
     """
     shards = np.empty(table.rows, np.int64)
     for shard, ranges in enumerate(placement.by_key().ranges):

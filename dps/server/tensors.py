@@ -170,14 +170,9 @@ def parts_of(
 ) -> dict[str, list[Part]]:
     """Place tensors on shards; tables are on all of them, by a hash of the id.
 
-    Parameters
-    ----------
-    shapes : mapping of str to tuple of int
-    n_shards : int
-    placement : {"contiguous", "balanced", "round_robin"} or callable
-        Each tensor cut into as many equal runs of rows as there are shards; whole tensors, the
-        largest first to the shard that has least; whole tensors in turn; or ``rule(name, shape)``,
-        the shard of a whole tensor.
+    placement: {"contiguous", "balanced", "round_robin"} or callable, each tensor cut into as many
+        equal runs of rows as there are shards; whole tensors, the largest first to the shard that
+        has least; whole tensors in turn; or ``rule(name, shape)``, the shard of a whole tensor.
 
     Examples
     --------

@@ -21,22 +21,11 @@ _SELDOM = 1.0  # and at what costs more
 class Watch:
     """Deadlines of one who waits on a window: each rank has its own.
 
-    Parameters
-    ----------
-    window : Window
-    timeout : float
-        Seconds without progress of a rank after which waiting for it is an error.
-    rank : int
-        The rank that waits, or that is waited for on behalf of.
-    alive : callable, optional
-        Called about once a second; raises if waiting makes no sense any more.
-    ranks : sequence of int, optional
-        The numbers that the window's ranks have in their group, where they are others.
-
-    Attributes
-    ----------
-    activity : Activity or None
-        The account that waits are entered in.
+    timeout: seconds without progress of a rank after which waiting for it is an error.
+    rank: the rank that waits, or that is waited for on behalf of.
+    alive: called about once a second; raises if waiting makes no sense any more.
+    ranks: the numbers that the window's ranks have in their group, where they are others.
+    activity: the account that waits are entered in.
     """
 
     def __init__(
@@ -60,9 +49,7 @@ class Watch:
     def look(self, wait: Wait) -> None:
         """Raise if what is waited for will not come.
 
-        Raises
-        ------
-        StoppedError, StalledError, ServerLostError, WorkerLostError
+        Raises StoppedError, StalledError, ServerLostError, WorkerLostError.
         """
         window, now = self._window, time.monotonic()
         if window.stopped:

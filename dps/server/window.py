@@ -228,49 +228,35 @@ def slice_width(size: int, n_ranks: int, key_width: int) -> int:
 class Window(Regions):
     """The memory of a group at one shard.
 
-    Attributes
-    ----------
-    spec : WindowSpec
-    store : Store
-        What the shard holds.
-    words : Header
-        The words named in this module's docstring.
-    begun_at : (1,) int64 array
-        Updates that the store had when the group began.
-    activity : (n_ranks, WIDTH) int64 array
-        What each rank has done, see ``_runtime/activity.pyx``.
-    slots : (n_slots, >= n) array
-        A gradient sum for each rank, and one that has come late.
-    total : (n,) array
-        A mean over ranks: of gradients where parameters are not held, and of what ranks bring to
-        L-BFGS; or what rank 0 has broadcast.
-    ring : (2 (members - 1), spec.ring) array
-    ring_rows : (2 (members - 1),) int64 array
-        A place for each message of a step that goes round, and the rows behind it.
-    keys : (n_slots, >= n / key_width) int64 array
-        Where gradients are sparse, what the values in a slot belong to: those of the first
-        rank's slice come first.
-    key_counts : (n_slots, n_ranks) int64 array
-        How many of a slot's keys (rows) are of each rank's slice (columns).
-    total_keys : (n / key_width,) int64 array
-    total_counts : (n_ranks,) int64 array
-        The same of `total`; each rank's values begin where its slice does.
-    gathered : (8,) float64 array
-        Of the gradients in `total`, where they are gathered: how many they are, their rows, the
-        learning rate of the last one, their keys; and after how many epochs, and updates, all were
-        last applied.
-    marks : (n / key_width,) int8 array
-        1 where a key is among `total_keys`, in the same place.
-    reductions : (2, n_ranks, REDUCTION_WIDTH) float64 array
-    notes : (2, n_ranks, NOTES_WIDTH) float64 array
-        What goes along with the values of a mean or a broadcast of even or odd number.
-    reports : (2, n_ranks, spec.reported) float64 array
-        Of even and odd epochs.
-    history : (spec.history, RECORD_WIDTH + n_ranks) float64 array
-        Record of closed epoch e in row ``e % spec.history``.
-    interims : (2, 1 + n_ranks, INTERIM_WIDTH) float64 array
-        Of the last two snapshots within an epoch: epochs closed and steps taken since, then what
-        each rank noted.
+    store: what the shard holds.
+    words: the words named in this module's docstring.
+    begun_at: (1,) int64 array, updates that the store had when the group began.
+    activity: (n_ranks, WIDTH) int64 array, what each rank has done, see ``_runtime/activity.pyx``.
+    slots: (n_slots, >= n) array, a gradient sum for each rank, and one that has come late.
+    total: (n,) array, a mean over ranks: of gradients where parameters are not held, and of what
+        ranks bring to L-BFGS; or what rank 0 has broadcast.
+    ring: (2 (members - 1), spec.ring) array.
+    ring_rows: (2 (members - 1),) int64 array, a place for each message of a step that goes round,
+        and the rows behind it.
+    keys: (n_slots, >= n / key_width) int64 array, where gradients are sparse, what the values in a
+        slot belong to: those of the first rank's slice come first.
+    key_counts: (n_slots, n_ranks) int64 array, how many of a slot's keys (rows) are of each rank's
+        slice (columns).
+    total_keys: (n / key_width,) int64 array.
+    total_counts: (n_ranks,) int64 array, the same of `total`; each rank's values begin where its
+        slice does.
+    gathered: (8,) float64 array, of the gradients in `total`, where they are gathered: how many
+        they are, their rows, the learning rate of the last one, their keys; and after how many
+        epochs, and updates, all were last applied.
+    marks: (n / key_width,) int8 array, 1 where a key is among `total_keys`, in the same place.
+    reductions: (2, n_ranks, REDUCTION_WIDTH) float64 array.
+    notes: (2, n_ranks, NOTES_WIDTH) float64 array, what goes along with the values of a mean or a
+        broadcast of even or odd number.
+    reports: (2, n_ranks, spec.reported) float64 array, of even and odd epochs.
+    history: (spec.history, RECORD_WIDTH + n_ranks) float64 array, record of closed epoch e in row
+        ``e % spec.history``.
+    interims: (2, 1 + n_ranks, INTERIM_WIDTH) float64 array, of the last two snapshots within an
+        epoch: epochs closed and steps taken since, then what each rank noted.
     """
 
     spec: WindowSpec
@@ -334,12 +320,8 @@ class Window(Regions):
     def grow(self, slot: int, nbytes: int) -> int:
         """Have memory for so many bytes of values in a slot, and their keys; what there is then.
 
-        Raises
-        ------
-        StoppedError
-            The window has been given back.
-        WindowError
-            There is no room.
+        Raises StoppedError: the window has been given back.
+        Raises WindowError: there is no room.
         """
         values, keys = self.slots[slot], self.keys[slot]
         whole = int(values.nbytes)

@@ -35,18 +35,9 @@ class Written:
 class Writing:
     """Hands snapshots on in a thread of its own.
 
-    Parameters
-    ----------
-    snapshots : Snapshots
-    asked : iterable of Asked
-    copied : bool
-        Whether they are copied first, since they may be written over while they are handed on.
+    copied: whether they are copied first, since they may be written over while they are handed on.
         Those in a file, which do not fit into memory a second time, never are.
-
-    Raises
-    ------
-    LookupError
-        One that is copied is not, or no longer, there.
+    Raises LookupError: one that is copied is not, or no longer, there.
     """
 
     def __init__(self, snapshots: Snapshots, asked: Iterable[Asked], copied: bool) -> None:

@@ -19,16 +19,8 @@ Criterion = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 def criterion_of(given: Any, classification: bool) -> Criterion:
     """A criterion that returns a loss a row.
 
-    Parameters
-    ----------
-    given : str, Module, class of a Module, callable or None
-        A str names a loss of ``torch.nn``. None: `of_labels`, or the mean squared error.
-    classification : bool
-
-    Raises
-    ------
-    ValueError
-        It is none of these.
+    given: a str names a loss of ``torch.nn``. None: `of_labels`, or the mean squared error.
+    Raises ValueError: it is none of these.
     """
     if given is None:
         return of_labels if classification else nn.MSELoss(reduction="none")
@@ -87,10 +79,7 @@ def total_of(
     A criterion that returns several losses a row counts by their mean, as with
     ``reduction="mean"``; one that returns a single number by that for each row.
 
-    Raises
-    ------
-    ValueError
-        Outputs do not go with targets, or there are weights and no loss a row.
+    Raises ValueError: outputs do not go with targets, or there are weights and no loss a row.
     """
     losses = criterion(output, targets_for(output, y, classification))
     rows = len(y)

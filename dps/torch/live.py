@@ -48,15 +48,9 @@ class _Buffer:
 class BoundModule:
     """A module bound to flat vectors.
 
-    Parameters
-    ----------
-    module : Module
-        Its own; it is changed.
-    layout : Layout
-        Trained parameters first, then buffers.
-    device : device
-    copied : bool
-        Whether the vectors are copied to the device and back.
+    module: its own; it is changed.
+    layout: trained parameters first, then buffers.
+    copied: whether the vectors are copied to the device and back.
     """
 
     def __init__(

@@ -42,10 +42,8 @@ def device_of(asked: str) -> torch.device:
 def layout_of(module: nn.Module) -> Layout:
     """Tensors of a module: the parameters that are trained, then its buffers.
 
-    Raises
-    ------
-    TypeError, ValueError
-        Parameters are of several dtypes, of none that dps trains, or there are none.
+    Raises TypeError, ValueError: parameters are of several dtypes, of none that dps trains, or
+    there are none.
     """
     trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
     name = type(module).__name__
@@ -81,19 +79,11 @@ class TorchModel:
     The module stays as it is: what works is a copy, made where it works. Copies of the model
     itself, one a replica, share it.
 
-    Parameters
-    ----------
-    module : Module
-    criterion : callable
-        See `criterion_of`.
-    n_features, n_outputs : int
-        Columns of X, and classes or columns of y.
-    classification : bool
-    device : str
-    takes : {"dense", "sparse", "columns"}
-    columns : Columns or Arrays, optional
-        What the module is given of rows, where these are no vectors: of several arrays each is an
-        argument, by its name in a dict.
+    criterion: see `criterion_of`.
+    n_features, n_outputs: columns of X, and classes or columns of y.
+    takes: {"dense", "sparse", "columns"}.
+    columns: what the module is given of rows, where these are no vectors: of several arrays each is
+        an argument, by its name in a dict.
     """
 
     #: Arbitrary metadata of whoever made it; never read here.

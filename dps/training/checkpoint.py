@@ -92,22 +92,12 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Checkpointing:
-    """What the trainer is told of the checkpoints of one fit.
-
-    Parameters
-    ----------
-    where : Checkpoint
-    lock : PathLock
-        Held on the path; it knows the runs whose checkpoints may be removed.
-    run : str
-        The fit with all that goes on from it.
-    subject : dict
-        What the fit is about: values of kinds that `dps.training.saved` knows.
-    """
+    """What the trainer is told of the checkpoints of one fit."""
 
     where: Checkpoint
-    lock: PathLock
-    run: str
+    lock: PathLock  # held on the path; it knows the runs whose checkpoints may be removed
+    run: str  # the fit with all that goes on from it
+    # what the fit is about: values of kinds that `dps.training.saved` knows
     subject: dict[str, Any]
 
     @property

@@ -130,11 +130,7 @@ def part_names(what: str, shard: int) -> str:
 def store(directory: str, names: str, pieces: Iterable[Kept]) -> tuple[tuple[Part, ...], int]:
     """Write the pieces of a snapshot, a file each; a shard calls it.
 
-    Returns
-    -------
-    tuple of Part
-    int
-        The version.
+    Returns the version.
     """
     parts, version = [], 0
     for number, piece in enumerate(pieces):
@@ -172,10 +168,7 @@ def _rows(history: Sequence[EpochRecord]) -> NDArray[np.float64]:
 def history_of(rows: Any) -> tuple[EpochRecord, ...]:
     """Records of epochs, from an array of a row each.
 
-    Raises
-    ------
-    ValueError
-        They are none.
+    Raises ValueError: they are none.
     """
     least = len(EpochRecord.__dataclass_fields__)
     if not (isinstance(rows, np.ndarray) and rows.dtype == np.float64 and rows.ndim == 2):
@@ -195,10 +188,7 @@ def history_of(rows: Any) -> tuple[EpochRecord, ...]:
 def _saved(place: Place) -> _Saved:
     """What a manifest says.
 
-    Raises
-    ------
-    OSError, ValueError
-        It cannot be read, or is damaged.
+    Raises OSError, ValueError: it cannot be read, or is damaged.
     """
     record, arrays = read_directory(place.directory)
     try:
@@ -235,10 +225,7 @@ def newest(path: str) -> Found | None:
 
     One that is damaged is named in a warning, and that of the same run before it is taken.
 
-    Raises
-    ------
-    ValueError
-        All that there are are damaged: each is named.
+    Raises ValueError: all that there are are damaged: each is named.
     """
     damaged: list[str] = []
     run: str | None = None

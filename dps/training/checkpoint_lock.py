@@ -49,22 +49,9 @@ _taking = threading.Lock()
 class PathLock:
     """The lock on a checkpoint path, held until `close`.
 
-    Parameters
-    ----------
-    path : str
-
-    Attributes
-    ----------
-    path : str
-    runs : frozenset of str
-        Runs whose checkpoints this fit may remove: at first those of dead owners of the lock.
-
-    Raises
-    ------
-    FileExistsError
-        Another fit holds it.
-    OSError
-        The path cannot be written.
+    runs: runs whose checkpoints this fit may remove: at first those of dead owners of the lock.
+    Raises FileExistsError: another fit holds it.
+    Raises OSError: the path cannot be written.
     """
 
     def __init__(self, path: str) -> None:
@@ -92,10 +79,7 @@ class PathLock:
     def add(self, runs: Iterable[str]) -> None:
         """Name further runs.
 
-        Raises
-        ------
-        OSError
-            The path cannot be written.
+        Raises OSError: the path cannot be written.
         """
         self.runs |= frozenset(runs)
         self._write_first()

@@ -68,26 +68,13 @@ class _Pending:
 
 
 class Reached(NamedTuple):
-    """Where a fit is.
+    """Where a fit is."""
 
-    Attributes
-    ----------
-    job : Job
-        Of the group at work.
-    stores : Stores
-    history : sequence of EpochRecord
-        Of all closed epochs.
-    within : Within or None
-        Of the last snapshot within the next one.
-    check : callable
-        Called while shards are asked; raises to give up.
-    """
-
-    job: Job
+    job: Job  # of the group at work
     stores: Stores
-    history: Sequence[EpochRecord]
-    within: Within | None
-    check: Check
+    history: Sequence[EpochRecord]  # of all closed epochs
+    within: Within | None  # of the last snapshot within the next one
+    check: Check  # called while shards are asked; raises to give up
 
 
 class _Overtaken(Exception):
@@ -97,19 +84,10 @@ class _Overtaken(Exception):
 class Checkpoints:
     """Takes the checkpoints of a fit.
 
-    Parameters
-    ----------
-    job : Job
-        As the fit was begun, with `checkpoint`.
-    stores : Stores
-        Which are to write.
-    check : callable, optional
-        Called while they are asked; raises to give up.
-
-    Raises
-    ------
-    OSError
-        What is written at the path cannot be read by all.
+    job: the fit's first job, with `checkpoint`.
+    stores: which are to write.
+    check: called while they are asked; raises to give up.
+    Raises OSError: what is written at the path cannot be read by all.
     """
 
     def __init__(self, job: Job, stores: Stores, check: Check | None = None) -> None:

@@ -79,11 +79,7 @@ class Choosing:
     def leaves(self, closed: int, check: Check | None = None) -> bool:
         """Look at what replicas have counted; whether to end the generation now.
 
-        Parameters
-        ----------
-        closed : int
-            Epochs of the fit that have been closed.
-        check : callable, optional
+        closed: epochs of the fit that have been closed.
         """
         if not self._is_open:
             return False

@@ -27,11 +27,7 @@ if TYPE_CHECKING:
 def cuts_of(spec: ReplicaSpec, partitions: Sequence[Partition]) -> Iterator[Cut]:
     """The cuts of a rank.
 
-    Parameters
-    ----------
-    spec : ReplicaSpec
-    partitions : sequence of Partition
-        One for each of its pieces, or what stands for them.
+    partitions: one for each of its pieces, or what stands for them.
     """
     whole: dict[int, Block] = {}  # of partitions that lie here
     most = spec.cut_rows if _streamed(partitions) else None

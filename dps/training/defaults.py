@@ -140,14 +140,9 @@ def base_of(optimizer: _Given) -> Optimizer | _Given:
 def asks_for_spread(optimizer: Optimizer | None, averaged: bool, before: Optimizer | None) -> bool:
     """Whether steps are in units of the features, and `before` has not found them.
 
-    Parameters
-    ----------
-    optimizer : Optimizer or None
-        None: `auto_optimizer` chooses.
-    averaged : bool
-        Whether its parameters will be averaged, which is another state.
-    before : Optimizer or None
-        Whose state and parameters training goes on from.
+    optimizer: None: `auto_optimizer` chooses.
+    averaged: whether its parameters will be averaged, which is another state.
+    before: whose state and parameters training goes on from.
     """
     scaled = optimizer is None or isinstance(base_of(optimizer), ScaledAdagrad)
     averaged = averaged or isinstance(optimizer, Averaged)
@@ -215,14 +210,8 @@ def auto_schedule(
 ) -> Schedule:
     """The learning rate for an optimizer, where y (or a raw output) varies by `scale`.
 
-    Parameters
-    ----------
-    optimizer : Optimizer
-    scale : float
-    few : bool
-        Whether an update is of all rows, or nearly so.
-    partial : bool
-        Whether rows are part of a stream.
+    few: whether an update is of all rows, or nearly so.
+    partial: whether rows are part of a stream.
 
     Examples
     --------

@@ -30,11 +30,7 @@ _MOST = 64
 class FitEvents:
     """One fit, as it is reported.
 
-    Parameters
-    ----------
-    job : Job
-    publish : callable
-        Takes an event, and does not wait.
+    publish: takes an event, and does not wait.
     """
 
     def __init__(
@@ -51,12 +47,7 @@ class FitEvents:
     def started(self, plan: Plan, placement: Placement, unshared: Sequence[str | None]) -> None:
         """A generation begins, whose shards are there.
 
-        Parameters
-        ----------
-        plan : Plan
-        placement : Placement
-        unshared : sequence of str or None
-            Of each shard why it has no shared memory, where that was wanted.
+        unshared: why each shard has no shared memory, where that was wanted.
         """
         self._send("started", **_started(self._job, plan, placement, unshared))
 

@@ -190,14 +190,8 @@ class History(list[dict[str, Any]]):
     def plot(self, axes: Any = None) -> Any:
         """Draw the loss and, below it, the throughput by epoch; needs matplotlib.
 
-        Parameters
-        ----------
-        axes : sequence of two matplotlib axes, optional
-            Where to draw; a new figure by default.
-
-        Returns
-        -------
-        array of two matplotlib axes
+        axes: where to draw; a new figure by default.
+        Returns array of two matplotlib axes.
         """
         if axes is None:
             import matplotlib.pyplot as plt

@@ -29,16 +29,7 @@ _LISTED = 1 << 17
 def hold_out(job: Job, summary: DataSummary, cluster: Cluster) -> HeldOut:
     """Decide which rows are kept; some that count are, and others are trained on.
 
-    Parameters
-    ----------
-    job : Job
-    summary : DataSummary
-        Of the partitions as the cluster has them.
-    cluster : Cluster
-
-    Raises
-    ------
-    ValueError
+    summary: partitions as the cluster has them.
     """
     first = len(summary.rows) if summary.validation else None
     if not job.validation_fraction:

@@ -31,16 +31,10 @@ FULL_BATCH = "L-BFGS"
 
 
 class Trained(NamedTuple):
-    """What a fit reports.
+    """What a fit reports."""
 
-    Attributes
-    ----------
-    params : (n,) array
-    ids : (2, keys) int64 array
-        Of the rows of a table, see `dps.server.store.Kept`; empty without one.
-    """
-
-    params: NDArray[np.floating]
+    params: NDArray[np.floating]  # (n,) array
+    # (2, keys) int64 array, of the rows of a table, see `dps.server.store.Kept`; empty without one
     ids: NDArray[np.int64]
 
     @classmethod

@@ -44,14 +44,8 @@ class Planning(Protocol):
 class Joining:
     """Plans generations and looks for joined workers.
 
-    Parameters
-    ----------
-    cluster : Cluster
-    planned : Planning
-    stopping : StoppingRule
-        Gives the number of epochs that may follow.
-    row_bytes, state_bytes : float
-        Bytes of a row, and of all parameters and optimizer state.
+    stopping: gives the number of epochs that may follow.
+    row_bytes, state_bytes: bytes of a row, and of all parameters and optimizer state.
     """
 
     def __init__(

@@ -217,10 +217,7 @@ class Launch:
     def _reported(self) -> int:
         """Doubles of a rank's report of an epoch.
 
-        Raises
-        ------
-        ValueError
-            Those of a score are too many.
+        Raises ValueError: those of a score are too many.
         """
         own, score = len(EpochReport.__dataclass_fields__), self.job.stopping.score
         if score is None:

@@ -22,14 +22,8 @@ _ENOUGH = 0.9
 class Pauses:
     """The pauses of a rank.
 
-    Parameters
-    ----------
-    channel : Channel
-    every : float
-        Seconds between snapshots; 0: one after each step, infinity: none.
-    steps : int
-        Of an epoch, on every rank.
-    n_ranks : int
+    every: seconds between snapshots; 0: one after each step, infinity: none.
+    steps: steps of an epoch, on every rank.
     """
 
     def __init__(self, channel: Channel, every: float, steps: int, n_ranks: int) -> None:
@@ -39,16 +33,9 @@ class Pauses:
     def begin(self, epoch: int, began: float, spare: int | None, step: int = 0) -> int:
         """Begin an epoch; the step before which all pause.
 
-        Parameters
-        ----------
-        epoch : int
-            Of the group.
-        began : float
-            When it did, on the monotonic clock.
-        spare : int or None
-            See :meth:`Channel.keep`.
-        step : int, default=0
-            The first one.
+        began: when it did, on the monotonic clock.
+        spare: see :meth:`Channel.keep`.
+        step: the first one.
         """
         self._epoch, self._began, self._spare = epoch, began, spare
         self._last, self._step, self._since = time.monotonic(), step, 0.0
@@ -57,11 +44,7 @@ class Pauses:
     def pause(self, step: int, loss: float, seen: int, pushes: int) -> int:
         """Take a snapshot before a step, if it is time; the step before which the next pause is.
 
-        Parameters
-        ----------
-        step : int
-        loss, seen, pushes
-            What this rank has summed up in the epoch.
+        loss, seen, pushes: what this rank has summed up in the epoch.
         """
         now = time.monotonic()
         (summed,) = self._channel.reduce([now - self._last])

@@ -77,31 +77,16 @@ def make_plan(
 ) -> Plan:
     """Share rows out among replicas, as evenly as the data lies, or evenly; it has no shards yet.
 
-    Parameters
-    ----------
-    mode : Mode
-    rows : sequence of int
-        Rows of each partition.
-    count : callable
-        Training rows of a piece, without those kept for validation.
-    elements : int
-        Stored values of X, which decide how many replicas a small data set is worth.
-    holders : sequence of str
-        The worker of each partition.
-    threads : mapping of str to int
-        Threads of each worker.
-    batch_size, n_replicas : int or "auto"
-        Of replicas also `FEWEST`: one for each worker that holds rows.
-    rebalance : bool or "auto"
-        Whether rows may be copied to other workers; "auto" where that pays.
-    mixed : bool, default=False
-        Whether replicas of a worker each take rows from all over what lies there, rather
-        than as few runs of rows as possible.
-
-    Raises
-    ------
-    ValueError
-        No row is left to train on.
+    rows: rows of each partition.
+    count: training rows of a piece, without those kept for validation.
+    elements: stored values of X, which decide how many replicas a small data set is worth.
+    holders: the worker of each partition.
+    threads: threads of each worker.
+    batch_size, n_replicas: as asked for; `FEWEST` is one replica for each worker that holds rows.
+    rebalance: whether rows may be copied to other workers; "auto" where that pays.
+    mixed: whether replicas of a worker each take rows from all over what lies there, rather than as
+        few runs of rows as possible.
+    Raises ValueError: no row is left to train on.
     """
     by_worker = _by_worker(rows, holders)
     wanted = _wanted(n_replicas, len(by_worker), elements, threads)
@@ -161,13 +146,8 @@ def validating(plan: Plan, rows: Sequence[int], holders: Sequence[str]) -> Plan:
 
     To those of the worker that holds them; rows of a worker without any go to all.
 
-    Parameters
-    ----------
-    plan : Plan
-    rows : sequence of int
-        Rows of each partition of the validation data.
-    holders : sequence of str
-        The worker of each partition, also of those that are trained on, which come first.
+    rows: rows of each partition of the validation data.
+    holders: the worker of each partition, also of those that are trained on, which come first.
     """
     first, workers = len(holders) - len(rows), {rank.worker for rank in plan.ranks}
     shares: list[list[Piece]] = [[] for _ in plan.ranks]
@@ -195,17 +175,8 @@ def make_split(
 ) -> tuple[RandomSplit, list[str]]:
     """Draw all rows to the workers of the replicas, as many to each replica.
 
-    Parameters
-    ----------
-    seed : int
-    rows, elements, holders, threads, n_replicas
-        As of :func:`make_plan`.
-
-    Returns
-    -------
-    RandomSplit
-    list of str
-        The worker of each new partition; of neighbours each is on another worker.
+    rows, elements, holders, threads, n_replicas: as of :func:`make_plan`.
+    Returns the worker of each new partition; of neighbours each is on another worker.
     """
     by_worker, total = _by_worker(rows, holders), sum(rows)
     wanted = min(total, _wanted(n_replicas, len(by_worker), elements, threads))

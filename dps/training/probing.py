@@ -23,19 +23,9 @@ _TICK = 0.005
 def probe(path: str, stores: Stores, timeout: float, check: Check | None) -> None:
     """Write a small file from here and from each shard, and read it elsewhere.
 
-    Parameters
-    ----------
-    path : str
-    stores : Stores
-    timeout : float
-        Seconds within which all must have written.
-    check : callable or None
-        Called meanwhile; raises to give up.
-
-    Raises
-    ------
-    OSError
-        Somebody cannot write there, or not read what others write.
+    timeout: seconds within which all must have written.
+    check: called meanwhile; raises to give up.
+    Raises OSError: somebody cannot write there, or not read what others write.
     """
     token = secrets.token_hex(8)
     names = [f".probe-{token}", *(f".probe-{token}-{k}" for k in range(len(stores.shards)))]

@@ -65,17 +65,8 @@ class Loss:
 class Recovery:
     """What is left of a fit, and what it has lost.
 
-    Parameters
-    ----------
-    cluster : Cluster
-    most : int or None
-        Losses after which the fit goes on; None: any number.
-    fruitless : int
-        Those in a row without progress: what the fit runs may be what kills workers.
-
-    Attributes
-    ----------
-    losses : list of Loss
+    most: losses after which the fit goes on; None: any number.
+    fruitless: those in a row without progress: what the fit runs may be what kills workers.
     """
 
     def __init__(self, cluster: Cluster, most: int | None, fruitless: int) -> None:
@@ -96,11 +87,7 @@ class Recovery:
     def position(self, job: Job, watcher: Watcher | None) -> Position:
         """Where a fit has got to whose generation has ended so.
 
-        Parameters
-        ----------
-        job : Job
-        watcher : Watcher or None
-            Who has watched it; None where it had not begun.
+        watcher: who has watched it; None where it had not begun.
         """
         mirrored = None
         if watcher is not None:
@@ -130,28 +117,9 @@ class Recovery:
     ) -> tuple[Job, DataSummary]:
         """What goes on after an error that says who was lost.
 
-        Parameters
-        ----------
-        error : DPSError
-        job : Job
-            Of the generation that has ended.
-        summary : DataSummary
-        position : Position
-            From which it goes on.
-        closed : int
-            Epochs that had been closed.
-
-        Returns
-        -------
-        job : Job
-            At the position from which the fit goes on.
-        summary : DataSummary
-            Of the rows that there are.
-
-        Raises
-        ------
-        DPSError
-            There is nothing to go on with.
+        closed: epochs that had been closed.
+        Returns the position from which the fit goes on, and the share of rows that are there.
+        Raises DPSError: there is nothing to go on with.
         """
         began = time.monotonic()
         if closed > len(job.done) or position.is_after(job.position):

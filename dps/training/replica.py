@@ -119,21 +119,10 @@ def run_replica(
 ) -> Outcome:
     """Train to the end of the fit, or until it is stopped.
 
-    Parameters
-    ----------
-    spec : ReplicaSpec
-    session : Session
-    partitions : sequence of Partition
-        One for each of ``spec.pieces``, computed; of a piece that was moved its rows only.
-    alive : callable, optional
-        Called once a second while waiting; raises to give up.
-    watch : callable, optional
-        Called with the account that the replica keeps of itself, when it begins.
-
-    Returns
-    -------
-    Outcome
-        An error is returned rather than raised: raised, Dask would keep and repeat it.
+    partitions: one for each of ``spec.pieces``, computed; of a piece that was moved its rows only.
+    alive: called once a second while waiting; raises to give up.
+    watch: called with the account that the replica keeps of itself, when it begins.
+    An error is returned rather than raised: raised, Dask would keep and repeat it.
     """
     rank = spec.channel.rank
     channel: Channel | None = None

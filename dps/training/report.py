@@ -258,15 +258,7 @@ def _bar(account: Account) -> str:
 
 
 def report_of(name: str, job: Job, result: FitResult) -> FitReport:
-    """The report of a fit that has at least one closed epoch.
-
-    Parameters
-    ----------
-    name : str
-        Of the estimator's class.
-    job : Job
-    result : FitResult
-    """
+    """The report of a fit that has at least one closed epoch."""
     last = result.history[-1]
     kept = next((record for record in result.history if record.epoch == last.kept), last)
     held_out = [record.validation_loss for record in result.history]

@@ -61,17 +61,10 @@ def worth_moving(
 ) -> bool:
     """Whether `n_replicas` equal shares end a fit sooner than the shares that lie there.
 
-    Parameters
-    ----------
-    held : mapping of str to sequence of Piece
-    counts : mapping of str to int
-        Replicas of each worker, if nothing moves.
-    n_replicas : int
-        Replicas of all, if rows move.
-    threads : mapping of str to int
-        Of each worker; replicas beyond them take turns.
-    elements : int
-        Stored values of X.
+    counts: replicas of each worker, if nothing moves.
+    n_replicas: replicas of all, if rows move.
+    threads: threads of each worker; replicas beyond them take turns.
+    elements: stored values of X.
     """
     rows = held_rows(held)
     total = sum(rows.values())
@@ -89,16 +82,8 @@ def level(held: Held, counts: Mapping[str, int]) -> dict[str, list[Piece]]:
     Who has more than its part, and a twentieth, gives its last rows; who has less takes
     them in turn.
 
-    Parameters
-    ----------
-    held : mapping of str to sequence of Piece
-    counts : mapping of str to int
-        Replicas of each worker; one that is not there gives all it has.
-
-    Returns
-    -------
-    dict of str to list of Piece
-        Workers with rows, those that had some before first.
+    counts: replicas of each worker; one that is not there gives all it has.
+    Returns workers with rows, those that had some before first.
 
     Examples
     --------
@@ -129,12 +114,8 @@ def level(held: Held, counts: Mapping[str, int]) -> dict[str, list[Piece]]:
 def cut(pieces: Sequence[Piece], n: int, stripes: int = 1) -> list[list[Piece]]:
     """Cut rows into `n` shares that differ by a row at most.
 
-    Parameters
-    ----------
-    pieces : sequence of Piece
-    n : int
-    stripes : int, default=1
-        Runs of rows that each share is made of, from all over the pieces: the shares take turns.
+    stripes: runs of rows that each share is made of, from all over the pieces: the shares take
+        turns.
 
     Examples
     --------

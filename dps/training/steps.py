@@ -43,11 +43,7 @@ FROM_THE_START = Begun()
 def gradient_of(model: Model, most: int = 0) -> Gradient:
     """The gradient of a model: its kernel, or what calls it.
 
-    Parameters
-    ----------
-    model : Model
-    most : int, default=0
-        Rows that a model in Python is given at a time; 0: as many as there are.
+    most: rows that a model in Python is given at a time; 0: as many as there are.
     """
     return PythonGradient(model, most) if model.kernel is None else model.kernel
 
@@ -55,16 +51,8 @@ def gradient_of(model: Model, most: int = 0) -> Gradient:
 class Steps:
     """A replica's steps, epoch by epoch.
 
-    Parameters
-    ----------
-    model : Model
-    channel : Channel
-    batches : Batches
-    schedule : Schedule
-    rates : Rates or None
-        Where steps go by keys.
-    seed : tuple of int
-        Of what the model draws by chance; another one on each rank.
+    rates: where steps go by keys.
+    seed: for the model's random draws; another one on each rank.
     """
 
     def __init__(
@@ -99,26 +87,13 @@ class Steps:
     ) -> tuple[float, int, int]:
         """Take all steps of an epoch, or those that are left of it.
 
-        Parameters
-        ----------
-        number : int
-            Epochs that lie before it, in this fit and those that it carries on.
-        until : int, optional
-            The step before which there is a pause; that behind the last one: none.
-        pause : callable, optional
-            What to do then: from the step, loss, rows and pushes so far the step of the next one.
-        begun : Begun
-
-        Returns
-        -------
-        loss : float
-            Sum of the losses of its rows.
-        rows, pushes : int
-            Rows seen, and gradients handed over that had rows behind them.
-
-        Raises
-        ------
-        NonFiniteError, StoppedError
+        number: epochs that lie before it, in this fit and those that it carries on.
+        until: the step before which there is a pause; that behind the last one: none.
+        pause: what to do then: from the step, loss, rows and pushes so far the step of the next
+            one.
+        Returns sum of the losses of its rows.
+        Returns rows seen, and gradients handed over that had rows behind them.
+        Raises NonFiniteError, StoppedError.
         """
         loop, steps = self._loop, self._batches.steps
         self._channel.step.plan_steps(steps - begun.step)

@@ -52,20 +52,11 @@ class StoppingRule:
     ) -> EpochRecord:
         """Close an epoch.
 
-        Parameters
-        ----------
-        epoch : int
-            Its number, from 0.
-        previous : EpochRecord or None
-        reports : (n_ranks, >= 15) array
-            :class:`EpochReport` rows in rank order, with the report of the score behind.
-
-        Raises
-        ------
-        NonFiniteError
-            The loss, or the score, is NaN or infinite.
-        ReplicaError
-            Copies that should have the same bits have not.
+        epoch: its number, from 0.
+        reports: (n_ranks, >= 15) array, :class:`EpochReport` rows in rank order, with the report of
+            the score behind.
+        Raises NonFiniteError: the loss, or the score, is NaN or infinite.
+        Raises ReplicaError: copies that should have the same bits have not.
         """
         width = len(EpochReport.__dataclass_fields__)
         of_ranks = [EpochReport(*row) for row in reports[:, :width].tolist()]

@@ -44,18 +44,8 @@ def train(
 ) -> FitResult:
     """Train on data that the cluster has loaded.
 
-    Parameters
-    ----------
-    job : Job
-    summary : DataSummary
-    cluster : Cluster
-    ending : callable, optional
-        Called once training has ended, before the result is fetched.
-
-    Raises
-    ------
-    DPSError
-        The fit failed before any epoch was closed, or in a way that leaves no result.
+    ending: called once training has ended, before the result is fetched.
+    Raises DPSError: the fit failed before any epoch was closed, or in a way that leaves no result.
     """
     exchanged = job.shuffle == "global" and job.full_batch is None
     streamed = cluster.streamed()

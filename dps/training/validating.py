@@ -38,14 +38,8 @@ class _Part(NamedTuple):
 class HeldOutRows:
     """The rows that a rank holds out.
 
-    Parameters
-    ----------
-    source : Source
-    targets : TargetEncoding
-    score : Score or None
-        What is asked of them besides the loss.
-    beat : callable
-        Called once a block.
+    score: what is asked of them besides the loss.
+    beat: called once a block.
     """
 
     def __init__(

@@ -105,18 +105,8 @@ class Watcher:
     ) -> Position:
         """Where the fit has got to, after an error; replicas that are left stop.
 
-        Parameters
-        ----------
-        cluster : Cluster
-        timeout : float, optional
-            Seconds that a call may take, if fewer than by default.
-        report : bool
-            Whether callbacks get the epochs that have been closed since they were called.
-
-        Raises
-        ------
-        ServerLostError
-            Of a shard nothing is left.
+        timeout: seconds that a call may take, if fewer than by default.
+        report: whether callbacks get the epochs that have been closed since they were called.
         """
         if timeout is not None:
             server = self._session.server
@@ -385,10 +375,7 @@ class Watcher:
     def position(self, check: Check | None = None) -> Position:
         """Where the fit has got to: after the last epoch whose record has come.
 
-        Raises
-        ------
-        LookupError
-            It is further already.
+        Raises LookupError: it is further already.
         """
         history, done, server = self._history, len(self._job.done), self._near()
         interim = self._job.position.interim if len(history) == done else None

@@ -37,16 +37,10 @@ class Link(Protocol):
     ) -> ShardChannel:
         """Make the channel that steps go through.
 
-        Parameters
-        ----------
-        kind : callable
-            What the mode's steps do in a window.
-        shard : int
-            Its number.
-        ranges : tuple of (int, int)
-            Its elements of the whole vector.
-        activity : Activity
-            Where waits and work are counted.
+        kind: what the mode's steps do in a window.
+        shard: its number.
+        ranges: its elements of the whole vector.
+        activity: where waits and work are counted.
         """
         ...
 

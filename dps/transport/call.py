@@ -26,13 +26,8 @@ _ASK_EVERY = 5.0
 class CallingWire:
     """The end of whoever asks, as an `ObjectWire` uses it.
 
-    Parameters
-    ----------
-    remote : Remote
-        The Actor, whose `relay` takes requests.
-    sender : tuple
-        The first arguments of `relay`: who sends.
-    tick : float
+    remote: the Actor, whose `relay` takes requests.
+    sender: the first arguments of `relay`: who sends.
     """
 
     def __init__(self, remote: Remote, sender: tuple[Any, ...], tick: float) -> None:
@@ -83,12 +78,7 @@ class CallingWire:
 class Presence:
     """What a shard's end calls while it waits: whether the sender is still there.
 
-    Parameters
-    ----------
-    worker : distributed.Worker
-        Of the shard.
-    sender : str
-        The id of the sender's client, or worker.
+    sender: the id of the sender's client, or worker.
     """
 
     def __init__(self, worker: Any, sender: str) -> None:
@@ -97,12 +87,7 @@ class Presence:
         self._next = time.monotonic() + _ASK_EVERY
 
     def __call__(self) -> None:
-        """Raise if it has gone.
-
-        Raises
-        ------
-        ConnectionError
-        """
+        """Raise if it has gone."""
         now = time.monotonic()
         if self._asked is None:
             if now >= self._next:
@@ -146,10 +131,7 @@ class Mailbox:
 
         Where all of the request has been sent before, as what has no answer, the message is empty.
 
-        Raises
-        ------
-        ConnectionError
-            Nobody answers any more.
+        Raises ConnectionError: nobody answers any more.
         """
         answer: concurrent.futures.Future[bytes] = concurrent.futures.Future()
         if answered:

@@ -123,16 +123,8 @@ class Sent:
 class RemoteAccess:
     """A shard on an Actor in another process.
 
-    Parameters
-    ----------
-    spec : ServerSpec
-    shard : int
-    card : HoldingCard
-    remote : Remote
-    timeout : float
-        Seconds without an answer that count as a loss.
-    moves : bool, default=True
-        Whether to go on with a mirror of the shard; not to that itself.
+    timeout: seconds without an answer that count as a loss.
+    moves: whether to go on with a mirror of the shard; not to that itself.
     """
 
     def __init__(

@@ -27,24 +27,13 @@ def connect(
 ) -> list[Link]:
     """Links of a rank to every shard, the rank claimed on each; to be closed.
 
-    Parameters
-    ----------
-    session : Session
-    rank : int
-    fence : int
-        The attempt, not zero.
-    access : {"auto", "mapped", "stream"}
-        Map windows where that can be, insist on it, or do not try.
-    alive : callable, optional
-        Called once a second while waiting; raises to give up.
-
-    Raises
-    ------
-    FencedError
-        Another attempt owns the rank.
-    WindowError
-        `access` is ``"mapped"`` and a window cannot be mapped from here, or it is ``"stream"``
-        and there is no Actor.
+    fence: the attempt, not zero.
+    access: {"auto", "mapped", "stream"}, map windows where that can be, insist on it, or do not
+        try.
+    alive: called once a second while waiting; raises to give up.
+    Raises FencedError: another attempt owns the rank.
+    Raises WindowError: `access` is ``"mapped"`` and a window cannot be mapped from here, or it is
+    ``"stream"`` and there is no Actor.
     """
     links: list[Link] = []
     try:

@@ -31,20 +31,11 @@ _TO_STOP = 1.0
 class FarLink:
     """A link to a shard on another host, or behind another wall.
 
-    Parameters
-    ----------
-    card : WindowCard
-    remote : Remote
-        The shard's Actor.
-    rank : int
-    fence : int
-        The attempt, not zero.
-    timeout : float
-        Seconds without an answer that count as a loss.
-    alive : callable, optional
-        Called once a second while waiting; raises to give up.
-    silence : float
-        Seconds without any answer after which the shard's host is gone.
+    remote: the shard's Actor.
+    fence: the attempt, not zero.
+    timeout: seconds without an answer that count as a loss.
+    alive: called once a second while waiting; raises to give up.
+    silence: seconds without any answer after which the shard's host is gone.
     """
 
     window = None

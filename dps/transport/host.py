@@ -17,15 +17,9 @@ from dps.transport.mapped import map_window
 class HostLink:
     """A rank's place in the window of its host.
 
-    Parameters
-    ----------
-    window : Window
-    place : int
-        Its number there; the first one leads.
-    ranks : sequence of int
-        The ranks there.
-    timeout : float
-        Seconds without progress of another that are an error.
+    place: its number there; the first one leads.
+    ranks: the ranks there.
+    timeout: seconds without progress of another that are an error.
     """
 
     def __init__(self, window: Window, place: int, ranks: Sequence[int], timeout: float) -> None:
@@ -40,10 +34,8 @@ class HostLink:
     def of(cls, card: WindowCard, rank: int, ranks: Sequence[int], timeout: float) -> HostLink:
         """Map the window of a host.
 
-        Raises
-        ------
-        WindowError
-            It cannot be mapped from here, though all workers there have the same shared memory.
+        Raises WindowError: it cannot be mapped from here, though all workers there have the same
+        shared memory.
         """
         window = map_window(card)
         if window is None:

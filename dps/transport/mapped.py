@@ -20,16 +20,9 @@ from dps.server.window import ABORTED, Window
 class MappedLink:
     """A link over a window in this process's memory.
 
-    Parameters
-    ----------
-    window : Window
-    rank : int
-    fence : int
-        The attempt, not zero.
-    timeout : float
-        Seconds without progress that a wait tolerates.
-    alive : callable, optional
-        Called once a second while waiting; raises to give up.
+    fence: the attempt, not zero.
+    timeout: seconds without progress that a wait tolerates.
+    alive: called once a second while waiting; raises to give up.
     """
 
     def __init__(

@@ -80,18 +80,10 @@ class Remote:
     ) -> Any:
         """Call a method that does not wait for others.
 
-        Parameters
-        ----------
-        check : callable, optional
-            Called while the answer is awaited; raises to give up. Dask goes on trying to
-            connect to a worker that has died, so waiting alone does not tell.
-
-        Raises
-        ------
-        ServerLostError
-            The worker is gone, or does not answer within `timeout` seconds.
-        ClusterError
-            The scheduler is gone.
+        check: called while the answer is awaited; raises to give up. Dask goes on trying to connect
+            to a worker that has died, so waiting alone does not tell.
+        Raises ServerLostError: the worker is gone, or does not answer within `timeout` seconds.
+        Raises ClusterError: the scheduler is gone.
         """
         return self.start(method, *args).result(timeout, check)
 
@@ -119,10 +111,8 @@ class PendingCall:
     def result(self, timeout: float, check: Callable[[], None] | None = None) -> Any:
         """The answer, within `timeout` seconds; `check` is called meanwhile.
 
-        Raises
-        ------
-        ServerLostError, ClusterError
-            See `Remote.call`; or the event loop that brings it would wait for itself.
+        Raises ServerLostError, ClusterError: see `Remote.call`; or the event loop that brings it
+        would wait for itself.
         """
         if asyncio._get_running_loop() is self._loop:
             self._future.cancel()
@@ -153,10 +143,7 @@ class PendingCall:
     def within(self, seconds: float) -> Any:
         """The answer, if it comes within some seconds; it may be asked for again.
 
-        Raises
-        ------
-        TimeoutError
-            It has not come yet.
+        Raises TimeoutError: it has not come yet.
         """
         concurrent.futures.wait([self._future], seconds)
         if not self._future.done():

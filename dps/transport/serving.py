@@ -135,15 +135,9 @@ class ServedShard(Served, ParameterShard):
 class Services:
     """The threads of a shard, one for each connection.
 
-    Parameters
-    ----------
-    worker : distributed.Worker
-    token : bytes
-        From which its handler has a name.
-    check : callable
-        ``check(who)`` raises where somebody is not to be served.
-    serve : callable
-        ``serve(who, wire)`` is a thread's whole life; it ends when the wire does.
+    token: names its handler.
+    check: ``check(who)`` raises where somebody is not to be served.
+    serve: ``serve(who, wire)`` is a thread's whole life; it ends when the wire does.
     """
 
     def __init__(

@@ -54,16 +54,10 @@ def wire_of(
 ) -> Wire:
     """Take a connection over, in the thread of its event loop, once its handshake is written.
 
-    Parameters
-    ----------
-    comm : TCP
-        It is closed as far as Dask is concerned.
-    look : callable
-        Called about once `tick` seconds while somebody waits; raises to give up.
-    lost : callable
-        Makes an exception of what has happened to the connection.
-    silence : float
-        Seconds without any answer after which the other host is gone.
+    comm: it is closed as far as Dask is concerned.
+    look: called about once `tick` seconds while somebody waits; raises to give up.
+    lost: makes an exception of what has happened to the connection.
+    silence: seconds without any answer after which the other host is gone.
     """
     stream = comm.stream
     if stream is None or stream.writing():
@@ -134,12 +128,7 @@ def _is_silent(over: socket.socket, silence: float) -> bool:
 class _Secured:
     """A TLS socket, as an `ObjectWire` uses it.
 
-    Parameters
-    ----------
-    over : ssl.SSLSocket
-    ahead : bytes
-        What has been received already.
-    tick : float
+    ahead: what has been received already.
     """
 
     def __init__(self, over: ssl.SSLSocket, ahead: bytes, tick: float) -> None:

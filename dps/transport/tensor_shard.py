@@ -45,14 +45,8 @@ _AGAIN, _LOOK_SECONDS = 2.0, 1.0
 class TensorShard(Served):
     """A shard of a server of named tensors, as a Dask Actor.
 
-    Parameters
-    ----------
-    spec : ServerSpec
-    shard : int
-    number : int, default=0
-        Of the mirror that it is of the shard; 0: it is the shard.
-    make_mirror : callable, optional
-        By which it has another mirror, when it leads and the one it had is gone.
+    number: the mirror's number; 0: it is the shard.
+    make_mirror: makes another mirror, when it leads and the one it had is gone.
     """
 
     def __init__(

@@ -38,19 +38,12 @@ async def connected(
 ) -> Wire | None:
     """A connection to a shard's handler; None where its kind has no socket to be served.
 
-    Parameters
-    ----------
-    remote : Remote
-        The shard's Actor.
-    handler : str
-    who : Any
-        Who asks.
-    look, lost
-        See `wire_of`.
-    timeout : float
-        Seconds without an answer that count as a loss.
-    silence : float
-        Seconds without any answer after which the other host is gone; either side has the same.
+    remote: the shard's Actor.
+    who: who asks.
+    look, lost: see `wire_of`.
+    timeout: seconds without an answer that count as a loss.
+    silence: seconds without any answer after which the other host is gone; either side has the
+        same.
     """
     silence = min(silence, timeout)
     node = remote.node

@@ -39,12 +39,7 @@ _memories: weakref.WeakKeyDictionary[Client, dict[str, str]] = weakref.WeakKeyDi
 
 
 def check_client(client: Client) -> None:
-    """Raise if a client cannot be used.
-
-    Raises
-    ------
-    ClusterError
-    """
+    """Raise if a client cannot be used."""
     if client.asynchronous:
         raise ClusterError(
             "a fit would block the event loop of an asynchronous client: run it in another thread, "
@@ -72,10 +67,7 @@ def ask(
 ) -> Any:
     """Call a method of the client, such as "scheduler.ncores", within a time.
 
-    Raises
-    ------
-    ClusterError
-        It has failed, as `what` says; or the client is closed.
+    Raises ClusterError: it has failed, as `what` says; or the client is closed.
     """
     with reaching(client, what):
         method = operator.attrgetter(question)(client)
@@ -84,12 +76,7 @@ def ask(
 
 @contextmanager
 def reaching(client: Client, what: str = "the scheduler cannot be reached") -> Iterator[None]:
-    """Have failures to reach the scheduler be errors of dps.
-
-    Raises
-    ------
-    ClusterError
-    """
+    """Have failures to reach the scheduler be errors of dps."""
     try:
         yield
     except (OSError, *CANCELLED) as error:  # also a timeout
@@ -146,10 +133,7 @@ def is_retired(client: Client, worker: str, timeout: float) -> bool:
 def first_workers(client: Client, fit: str, timeout: float) -> dict[str, int]:
     """The workers that come to a cluster that has none: an adaptive one starts them for a task.
 
-    Raises
-    ------
-    ClusterError
-        None has come within `timeout` seconds.
+    Raises ClusterError: None has come within `timeout` seconds.
     """
     task = client.submit(int, key=f"dps-first-{fit}", pure=False)
     try:
@@ -169,18 +153,9 @@ def first_workers(client: Client, fit: str, timeout: float) -> dict[str, int]:
 def present(client: Client, fit: str, timeout: float, but: Collection[str] = ()) -> dict[str, int]:
     """The workers that there are and that stay, each with this dps, and their threads.
 
-    Parameters
-    ----------
-    but : collection of str
-        Workers that are not asked.
-
-    Raises
-    ------
-    ClusterError
-        There is none, and none comes.
-    WorkerLostError
-        One is there that cannot be reached.
-    VersionError
+    but: workers that are not asked.
+    Raises ClusterError: there is none, and none comes.
+    Raises WorkerLostError: one is there that cannot be reached.
     """
     while True:
         found = staying(client, timeout) or first_workers(client, fit, timeout)
@@ -359,10 +334,7 @@ def await_futures(
     ever. What has been lost with
     a worker is waited for while Dask makes it again. `stuck` is called where nobody works on them.
 
-    Raises
-    ------
-    ClusterError
-        There has been no progress for `timeout` seconds, or the scheduler is gone.
+    Raises ClusterError: there has been no progress for `timeout` seconds, or the scheduler is gone.
     """
     waiting = list(futures)
     look, clock = look_for_progress(timeout), StallClock(timeout)

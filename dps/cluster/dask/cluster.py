@@ -53,29 +53,14 @@ _PIECE = 1 << 22
 class DaskCluster:
     """One fit's use of a Dask cluster.
 
-    Parameters
-    ----------
-    client : distributed.Client
-    fit : str
-        Id of the fit; keys and files carry it.
-    timeout : float
-        Seconds without progress after which waiting is an error.
-    silence : float
-        Seconds without any answer after which another host is gone.
-
-    Attributes
-    ----------
-    watched : bool
-        Dask's setting ``dps.monitor``, true by default.
-    lost : list of (str, float)
-        Losses after which partitions were made again, and seconds that took.
-
-    Raises
-    ------
-    ClusterError
-        The client is closed, or there are no workers.
-    VersionError
-        dps is missing on a worker, or another version.
+    fit: id of the fit; keys and files carry it.
+    timeout: seconds without progress after which waiting is an error.
+    silence: seconds without any answer after which another host is gone.
+    watched: dask's setting ``dps.monitor``, true by default.
+    lost: list of (str, float), losses after which partitions were made again, and seconds that
+        took.
+    Raises ClusterError: the client is closed, or there are no workers.
+    Raises VersionError: dps is missing on a worker, or another version.
     """
 
     def __init__(self, client: Client, fit: str, timeout: float, silence: float = 2.0) -> None:
@@ -317,10 +302,7 @@ class DaskCluster:
     def salvage(self, session: Session) -> Session:
         """The same session; shards of workers that have died answer from what these have left.
 
-        Raises
-        ------
-        ServerLostError
-            Nothing has been left that can be read.
+        Raises ServerLostError: nothing has been left that can be read.
         """
         alive = self._work.living(session.server.timeout)
         # Also workers that were started again, at the address of the shard's.

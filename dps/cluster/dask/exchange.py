@@ -29,24 +29,12 @@ def exchange(
 ) -> list[Partition]:
     """Draw all rows into new partitions, some of which are made at a time.
 
-    Parameters
-    ----------
-    client : distributed.Client
-    partitions : sequence of Partition
-        Of Futures.
-    holders : sequence of str
-        The worker of each.
-    split : RandomSplit
-    homes : sequence of str
-        The worker of each new partition.
-    name : str
-        What keys carry.
-    weighted : bool
-        Whether rows have weights.
-    wait : callable
-        Waits for tasks; raises if one cannot end.
-    owned : list of Future
-        Takes in what is made, and loses what is no longer needed.
+    holders: the worker of each.
+    homes: the worker of each new partition.
+    name: what keys carry.
+    weighted: whether rows have weights.
+    wait: waits for tasks; raises if one cannot end.
+    owned: takes in what is made, and loses what is no longer needed.
     """
     lying: dict[str, list[int]] = {}
     for number, holder in enumerate(holders):

@@ -92,10 +92,7 @@ def ours(client: Client, partitions: Sequence[Partition], timeout: float) -> lis
     Those of another client are lost when that is closed, and those that came among the arguments
     of a task are nobody's.
 
-    Raises
-    ------
-    ClusterError
-        The scheduler no longer knows one.
+    Raises ClusterError: the scheduler no longer knows one.
     """
     others = [
         value.key
@@ -133,10 +130,6 @@ def compute(
     Where X is in memory, y and weights are computed beside it, and X is left as it is. Else, or
     where ``prepare(X, number)`` is to stand for X, or X is `away`, where it must not stay, one
     future stands for all of a partition.
-
-    Returns
-    -------
-    what stands for the partitions, all futures made, and futures to be held until these are there
     """
     of_home: dict[str, list[int]] = {}
     for number, home in homes.items():
@@ -179,16 +172,9 @@ def naming_partitions(
 ) -> Iterator[dict[Future, int]]:
     """Give Futures to wait for, and of which partition; an error meanwhile names what has failed.
 
-    Parameters
-    ----------
-    client : distributed.Client
-    given : sequence of Partition
-        As users gave them.
-    placed : mapping of int to Partition
-        As they are kept, by number.
-    trained : int
-        The number of those that are not of validation data.
-    timeout : float
+    given: as users give them.
+    placed: as they are kept, by number.
+    trained: the number of those that are not of validation data.
     """
     futures = {
         value: (number, name)

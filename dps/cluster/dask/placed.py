@@ -56,14 +56,9 @@ class _Step:
 class PlacedData:
     """Partitions on workers.
 
-    Attributes
-    ----------
-    holders : list of str
-        The worker of each partition, of those for validation last.
-    n_trained : int
-        Partitions that are not of validation data.
-    gone : set of int
-        Those that lay on workers that are gone, and that nobody can make again.
+    holders: the worker of each partition, of those for validation last.
+    n_trained: partitions that are not of validation data.
+    gone: those that lay on workers that are gone, and that nobody can make again.
     """
 
     def __init__(self, work: FitWork) -> None:
@@ -382,10 +377,7 @@ class PlacedData:
     def restore(self, alive: Sequence[str]) -> None:
         """Make partitions again that lay on workers that are gone, and what else is to be made.
 
-        Raises
-        ------
-        WorkerLostError
-            Another worker has died meanwhile: to be called again.
+        Raises WorkerLostError: another worker has died meanwhile: to be called again.
         """
         there = set(alive) - self._work.reborn
         lost = [

@@ -68,10 +68,7 @@ class TaskProgress:
 class StallClock:
     """How long tasks have made no progress.
 
-    Parameters
-    ----------
-    timeout : float
-        Seconds without any that are an error.
+    timeout: seconds without any that are an error.
     """
 
     def __init__(self, timeout: float) -> None:
@@ -82,10 +79,7 @@ class StallClock:
     def see(self, standing: TaskProgress | None, n_tasks: int, ended: bool = False) -> None:
         """Record where tasks stand (None: they make progress), and whether one has ended.
 
-        Raises
-        ------
-        ClusterError
-            There has been no progress for too long.
+        Raises ClusterError: there has been no progress for too long.
         """
         now = time.monotonic()
         if ended or standing is None or standing.signs != self._signs:
@@ -101,11 +95,8 @@ def look_for_progress(timeout: float) -> Callable[..., Any]:
 
     Else the arguments of :class:`TaskProgress`. Made here, so that it is pickled by value.
 
-    Parameters
-    ----------
-    timeout : float
-        Seconds after which a worker of which nothing is heard counts as silent, if that is more
-        than some heartbeats take.
+    timeout: seconds after which a worker of which nothing is heard counts as silent, if that is
+        more than some heartbeats take.
     """
 
     def look(dask_scheduler: Any, keys: Sequence[Any]) -> dict[str, Any] | None:

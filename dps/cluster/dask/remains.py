@@ -24,16 +24,7 @@ def remains_of(
 
     This process reads what is on its host, and otherwise a worker of the dead one's.
 
-    Parameters
-    ----------
-    client : distributed.Client
-    card : WindowCard
-        Of the shard.
-    address : str
-        Of its worker.
-    alive : mapping
-        The workers that there are.
-    timeout : float
+    alive: the workers that there are.
     """
     here = Remains.find(card)
     if here is not None:

@@ -67,9 +67,7 @@ class ReplicaTasks:
     def check(self) -> None:
         """Raise if a worker that takes part is gone or leaves, or the scheduler is gone.
 
-        Raises
-        ------
-        WorkerLostError, ClusterError
+        Raises WorkerLostError, ClusterError.
         """
         alive = self._work.staying()
         for rank, worker in self._places.items():

@@ -93,10 +93,7 @@ def choose_workers(
     mirror is on the next host; or on another worker, where there is one host and it is asked for.
     Workers may be given by Dask's resources that they have to have.
 
-    Raises
-    ------
-    ValueError
-        One of them is not there, or a mirror is asked for and there is one worker.
+    Raises ValueError: one of them is not there, or a mirror is asked for and there is one worker.
     """
     check_client(client)
     alive = living(client, timeout) or first_workers(client, "server", timeout)
@@ -159,10 +156,7 @@ def start(
 ) -> ServerShards:
     """Make the shards, and their mirrors; later mirrors are on these workers if they were given.
 
-    Raises
-    ------
-    WorkerLostError
-        A worker died meanwhile.
+    Raises WorkerLostError: a worker died meanwhile.
     """
     everybody = {worker for places in workers for worker in places}
     check_versions(client, everybody, timeout)
@@ -275,12 +269,8 @@ def names(client: Client) -> list[str]:
 def find(client: Client, name: str) -> ServerShards:
     """A server by its name.
 
-    Raises
-    ------
-    LookupError
-        There is none of that name.
-    ClusterError
-        The scheduler is gone.
+    Raises LookupError: there is none of that name.
+    Raises ClusterError: the scheduler is gone.
     """
     cards = _cards(client, name)
     if not cards:
@@ -333,10 +323,7 @@ class ServerShards:
     def status(self) -> list[dict[str, Any]]:
         """What has been done at each shard, and who is connected; of a lost one, why.
 
-        Raises
-        ------
-        ServerLostError
-            All shards are lost.
+        Raises ServerLostError: all shards are lost.
         """
         found = []
         for shard, remote in enumerate(self._card.remotes):
@@ -359,10 +346,8 @@ class ServerShards:
         The first shard decides who was first. To ask with what is known brings what is there, of
         the shards that are not lost.
 
-        Raises
-        ------
-        ServerLostError
-            A shard is lost, and there are to be others; or all are, or the server has been closed.
+        Raises ServerLostError: a shard is lost, and there are to be others; or all are, or the
+        server has been closed.
         """
         card = self._card
         asks = spec.tensors == card.spec.tensors
@@ -391,10 +376,7 @@ class ServerShards:
     def publish(self) -> None:
         """Have the scheduler hold it by its name, until it is closed.
 
-        Raises
-        ------
-        ValueError
-            There is one of that name.
+        Raises ValueError: there is one of that name.
         """
         client, name = self._client, self.spec.name
         assert client is not None
@@ -413,10 +395,7 @@ class ServerShards:
     def abandon(self) -> None:
         """End the shards, also where one is lost.
 
-        Raises
-        ------
-        ClusterError
-            The scheduler is gone.
+        Raises ClusterError: the scheduler is gone.
         """
         card = self._card
         known = [(card.spec.id, shard, remote) for shard, remote in enumerate(card.remotes)]

@@ -28,17 +28,10 @@ def silent_among(
 ) -> set[str]:
     """Those that do not answer; none as soon as the lost one does.
 
-    Parameters
-    ----------
-    client : distributed.Client
-    lost : str or None
-        A worker of which somebody has heard no more; None: any.
-    others : collection of str
-        Workers that may be lost as well. They have more time to answer.
-    timeout : float
-        Seconds for the scheduler.
-    times : tuple of float
-        Seconds for the lost one, and more where others have not answered.
+    lost: a worker of which somebody has heard no more; None: any.
+    others: workers that may be lost as well. They have more time to answer.
+    timeout: seconds for the scheduler.
+    times: seconds for the lost one, and more where others have not answered.
     """
     times = times or (min(_SOON, grace() / 2), max(grace() - _SOON, grace() / 2))
     workers = {*others, *([] if lost is None else [lost])}

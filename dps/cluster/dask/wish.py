@@ -22,12 +22,7 @@ _SECONDS = 3600.0
 
 
 class Wish:
-    """The workers that a fit asks for.
-
-    Parameters
-    ----------
-    work : FitWork
-    """
+    """The workers that a fit asks for."""
 
     def __init__(self, work: FitWork) -> None:
         self._client, self._fit, self._timeout = work.client, work.fit, work.timeout

@@ -27,23 +27,12 @@ _AT_ONCE = 0.2
 class FitWork:
     """Submits tasks of a fit, waits for them, and looks whether workers are there.
 
-    Parameters
-    ----------
-    client : distributed.Client
-    fit : str
-        Id of the fit.
-    timeout : float
-        Seconds without progress after which waiting is an error.
-
-    Attributes
-    ----------
-    needed : set of str
-        Workers without which the fit cannot go on as it is.
-    silent : set of str
-        Workers that Dask takes for living, and that do not answer; they count as gone.
-    reborn : set of str
-        Addresses at which there is another worker than the one that this fit has given something.
-        They count as gone until that has been made again, see `PlacedData.restore`.
+    fit: id of the fit.
+    timeout: seconds without progress after which waiting is an error.
+    needed: workers without which the fit cannot go on as it is.
+    silent: workers that Dask takes for living, and that do not answer; they count as gone.
+    reborn: addresses at which there is another worker than the one that this fit has given
+        something. They count as gone until that has been made again, see `PlacedData.restore`.
     """
 
     def __init__(self, client: Client, fit: str, timeout: float) -> None:
@@ -166,14 +155,9 @@ class FitWork:
 
         Those that do not answer count as gone from now on.
 
-        Parameters
-        ----------
-        worker : str or None
-            None: any.
-        others : collection of str
-            Workers that this one may have lost its connection to.
-        check : callable
-            Raises if the scheduler knows that a worker is gone.
+        worker: None: any.
+        others: workers that this one may have lost its connection to.
+        check: raises if the scheduler knows that a worker is gone.
         """
         check()
         silent = silent_among(self.client, worker, others, self.timeout)

@@ -51,20 +51,7 @@ class Canvas:
     Words come first, and what the figure has is left: browsers are told of one change at a time,
     and one that paints an emptied figure complains in its console.
 
-    Parameters
-    ----------
-    name : str
-        Of the panel.
-    palette : Palette
-    x, y : str
-        What the axes are labelled with.
-    **options : Any
-        Of bokeh's figure.
-
-    Attributes
-    ----------
-    figure : bokeh figure
-    root : bokeh layout
+    x, y: what the axes are labelled with.
     """
 
     def __init__(self, name: str, palette: Palette, x: str, y: str, **options: object) -> None:

@@ -73,10 +73,7 @@ def applications() -> dict[str, Callable[..., None]]:
 def enter(variables: dict[str, Any]) -> None:
     """Enter the page, and its plots, into the navigation of Dask's pages.
 
-    Parameters
-    ----------
-    variables : dict
-        What Dask's templates are given; its lists are shared by all of them.
+    variables: what Dask's templates are given; its lists are shared by all of them.
     """
     if "dps" not in variables["pages"]:
         variables["pages"].append("dps")
@@ -153,11 +150,7 @@ _SIGNS = {"running": "● ", "failed": "✕ "}
 class Choice:
     """Buttons with the names of the fits, to choose those that are shown.
 
-    Parameters
-    ----------
-    store : Store
-    chosen : list of str
-        Ids of fits that are chosen at first; without any, the page follows what runs.
+    chosen: ids of fits that are chosen at first; without any, the page follows what runs.
     """
 
     def __init__(self, store: Store, chosen: list[str]) -> None:

@@ -63,10 +63,7 @@ _NAMED = 4
 class Headline:
     """The figures of the fit in focus.
 
-    Parameters
-    ----------
-    palette : Palette
-        Its colours come from the page's style sheet.
+    palette: its colours come from the page's style sheet.
     """
 
     def __init__(self, palette: Palette) -> None:

@@ -33,10 +33,7 @@ _NAMED = 6
 class ServersPanel:
     """A row a server: what it holds, who uses it how much, and where it is.
 
-    Parameters
-    ----------
-    palette : Palette
-        Its colours come from the page's style sheet.
+    palette: its colours come from the page's style sheet.
     """
 
     def __init__(self, palette: Palette) -> None:

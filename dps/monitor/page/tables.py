@@ -45,10 +45,7 @@ _SHOWN = 40
 class Shards:
     """A row a shard: its size, what it receives, how busy it is.
 
-    Parameters
-    ----------
-    palette : Palette
-        Its colours come from the page's style sheet.
+    palette: its colours come from the page's style sheet.
     """
 
     def __init__(self, palette: Palette) -> None:
@@ -92,10 +89,7 @@ def _row(fit: Fit, shard: Mapping[str, Any]) -> str:
 class EventLog:
     """What the shown fits have said, in words, the newest first.
 
-    Parameters
-    ----------
-    palette : Palette
-        Its colours come from the page's style sheet.
+    palette: its colours come from the page's style sheet.
     """
 
     def __init__(self, palette: Palette) -> None:

@@ -38,12 +38,7 @@ class Panel(Protocol):
 def view_of(store: Store, chosen: Sequence[str], now: float) -> View:
     """The chosen fits; those that run, or else the last one, where none is chosen.
 
-    Parameters
-    ----------
-    store : Store
-    chosen : sequence of str
-        Ids in the order in which they were chosen; the last one is shown in full.
-    now : float
+    chosen: ids in the order in which they were chosen; the last one is shown in full.
 
     Examples
     --------

@@ -72,22 +72,12 @@ def train_full_batch(
 ) -> None:
     """Minimise until nothing is gained any more, or until the last epoch.
 
-    Parameters
-    ----------
-    rank : int
-    channel : Channel
-        Over which nobody pushes.
-    model : Model
-    source : Source
-        The rank's rows.
-    state_rows : int
-        Rows of optimizer state in a snapshot; there is none here.
-    decide : callable
-        From an epoch's number, its stopping rule, see :meth:`Channel.end_epoch`.
-    first : int, default=0
-        The first epoch; stochastic steps have made those before it.
-    validate : callable, optional
-        Of the rank's rows for validation.
+    channel: over which nobody pushes.
+    source: the rank's rows.
+    state_rows: rows of optimizer state in a snapshot; there is none here.
+    decide: makes the stopping rule of an epoch's number, see :meth:`Channel.end_epoch`.
+    first: the first epoch; stochastic steps have made those before it.
+    validate: scores the rank's rows for validation.
     """
     keep = np.zeros((1 + state_rows, model.layout.size), model.dtype)
     kept_loss, judged = 0.0, False
@@ -135,17 +125,9 @@ def train_full_batch(
 class _Descent:
     """The search as all ranks take part in it.
 
-    Attributes
-    ----------
-    point : (n,) array
-        Where the ranks evaluate next; the same bits on all.
-    enough : bool
-        Whether rank 0 expects nothing more; the same on all.
-
-    Parameters
-    ----------
-    best : (n,) array
-        Where the best point is put whenever there is a new one.
+    point: (n,) array, where the ranks evaluate next; the same bits on all.
+    enough: whether rank 0 expects nothing more; the same on all.
+    best: (n,) array, where the best point is put whenever there is a new one.
     """
 
     def __init__(
@@ -216,12 +198,8 @@ class _Descent:
     def step(self) -> tuple[float, bool]:
         """Evaluate at the point, and choose the next.
 
-        Returns
-        -------
-        float
-            The sum of losses over the rank's rows.
-        bool
-            Whether the point is the best so far.
+        Returns the sum of losses over the rank's rows.
+        Returns whether the point is the best so far.
         """
         ending = self._steps.run()
         if ending == "start":
