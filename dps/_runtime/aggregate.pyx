@@ -52,6 +52,12 @@ cdef class GatheringChannel(AsynchronousChannel):
     A gradient that misses more than `drop_after` updates is dropped; None: none is.
     """
 
+    cdef readonly int64_t aggregate
+    cdef readonly int64_t drop_after
+    cdef double* gathered           # see `Window`
+    cdef char* marks                # of each key whether something of it has been gathered
+    cdef bint counts_now            # whether the gradient at work does
+
     def __init__(self, window, *given, int64_t aggregate, drop_after):
         AsynchronousChannel.__init__(self, window, *given)
         self.aggregate = aggregate
@@ -169,6 +175,10 @@ cdef class GatheringChannel(AsynchronousChannel):
 
 cdef class GatheringStep(AsynchronousStep):
     """A rank's pushes to shards that gather."""
+
+    cdef bint finished              # at the end of an epoch
+    cdef int64_t dropped            # rows, since somebody asked
+    cdef int64_t last_dropped       # the push that they were counted of last
 
     def finish_steps(self):
         """See `Step.finish_steps`."""

@@ -65,6 +65,11 @@ cdef enum:
 cdef class BackupsChannel(SynchronousChannel):
     """A rank's channel to a shard whose updates are of the first gradients."""
 
+    cdef int quorum
+    cdef int64_t counted            # the step in which the last gradient counts; 0: in none
+    cdef int64_t* taken_rows        # (2 n_ranks,): of slots in time, then of late ones
+    cdef Buffer copied                # parameters, as they were at one time
+
     def __init__(self, window, rank, shard, ranges, until, tick, activity):
         SynchronousChannel.__init__(self, window, rank, shard, ranges, until, tick, activity)
         self.quorum = window.spec.quorum
@@ -211,6 +216,13 @@ cdef class BackupsStep(Step):
     late : bool
         Whether a gradient that comes too late counts in the step at work.
     """
+
+    cdef bint late
+    cdef int64_t offered
+    cdef int64_t dropped
+    cdef int64_t came_late
+    cdef double stale_sum
+    cdef double stale_max
 
     def __init__(self, rank, channels, params, total, version, activity, rates, bint late):
         Step.__init__(self, rank, channels, params, total, version, activity, rates)

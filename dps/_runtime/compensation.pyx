@@ -49,6 +49,11 @@ cdef class AgedChannel(BoundedChannel):
 cdef class DelayedChannel(BoundedChannel):
     """A rank's channel to a shard that moves gradients to the present; `strength` is lambda."""
 
+    cdef readonly double strength
+    cdef Buffer pulled                # what the rank has pulled last, by keys as they were picked
+    cdef Py_ssize_t n_runs
+    cdef const int64_t* runs        # (n_runs, 2): first, last of what is trained
+
     def __init__(self, window, *given, max_delay, double strength):
         BoundedChannel.__init__(self, window, *given, max_delay=max_delay)
         self.strength = strength

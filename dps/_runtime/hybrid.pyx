@@ -26,6 +26,9 @@ from dps._runtime.words cimport W_STOP, load
 cdef class HybridChannel(SynchronousChannel):
     """A rank's channel where rows of a table are updated when they come, all else synchronously."""
 
+    cdef Buffer table_keys    # of what is pushed, those of the table; then the others
+    cdef Buffer table_values
+
     def __init__(self, *given):
         SynchronousChannel.__init__(self, *given)
         self.table_keys, self.table_values = Buffer(), Buffer()

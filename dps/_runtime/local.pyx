@@ -41,6 +41,7 @@ from dps._runtime.allreduce cimport AllReduceStep
 from dps._runtime.channels cimport ShardChannel
 from dps._runtime.mapped cimport MappedChannel
 from dps._runtime.message cimport BAD_GRADIENT, BAD_UPDATE, PUSH, RAN, STOPPED
+from dps._runtime.updates cimport BoundUpdate
 from dps._runtime.words cimport W_STOP, load
 
 from dps._runtime.updates import bind
@@ -61,6 +62,23 @@ cdef class LocalStep(AllReduceStep):
     rate : float
         Its learning rate.
     """
+
+    cdef AllReduceStep reduction
+    cdef int64_t period
+    cdef int64_t synchronised       # the step after which copies were last averaged
+    cdef int64_t rows               # since then
+    cdef int64_t epoch_rows
+    cdef int64_t reductions
+    cdef bint alone
+    cdef BoundUpdate outer
+    cdef double rate
+    cdef char* outer_state
+    cdef char* base                 # what all copies were then
+    cdef char* given                # to the others
+    cdef Py_ssize_t state_rows
+    cdef Buffer part                # of a gradient by keys
+    cdef const int64_t* runs        # (n_runs, 3) of elements, with their kinds
+    cdef Py_ssize_t n_runs
 
     def __init__(
         self, rank, channels, held, total, version, activity, update, host, AllReduceStep reduction,

@@ -38,6 +38,12 @@ cdef class RingStep(AllReduceStep):
         The member that this rank is; -1: another rank of its host takes part for it.
     """
 
+    cdef int place
+    cdef int n_places
+    cdef const int64_t* cuts            # (n_places + 1,)
+    cdef MappedChannel own
+    cdef ShardChannel right
+
     def __init__(self, rank, channels, held, total, version, activity, update, host, int place):
         AllReduceStep.__init__(self, rank, channels, held, total, version, activity, update, host)
         self.place, self.n_places = place, len(channels)

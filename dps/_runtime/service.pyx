@@ -43,6 +43,25 @@ cdef class Service:
     `entry` is where its last write is noted.
     """
 
+    cdef MappedChannel channel        # of a rank; None: a caller is served
+    cdef list parts             # of tensors: what a caller may ask of
+    cdef void** held            # the same
+    cdef int64_t n_held
+    cdef int64_t entry          # where the last write of a caller is noted
+    cdef Wire wire
+    cdef object respond
+    cdef Request* request
+    cdef Answer* answer
+    cdef Request own_request    # of a caller; a rank's are its channel's
+    cdef Answer own_answer
+    cdef bint working           # on a request that has come whole
+    cdef char* slot
+    cdef Py_ssize_t slot_size
+    cdef Buffer values            # of a part, and those that are wanted
+    cdef Buffer results
+    cdef Buffer keys              # that have come last
+    cdef Buffer sparse            # keys and values of an answer, side by side
+
     def __init__(
         self, Wire wire, respond, MappedChannel channel=None, parts=(), int64_t entry=-1
     ):
