@@ -12,7 +12,7 @@ from libc.string cimport memset
 
 import numpy as np
 
-from dps._kernels.checks cimport NotFinite, indices_below, none_seen, note, same_length
+from dps._kernels.checks cimport NotFinite, none_seen, note
 from dps._kernels.reduce cimport divide_by
 from dps._kernels.table cimport dps_home
 
@@ -204,63 +204,4 @@ cdef Py_ssize_t merge(
         )
     if n and total != 1:
         divide_by(sums, total, n * each)
-    return n
-
-
-def deliver_keys(
-    const int64_t[::1] keys, const floating[::1] values, Py_ssize_t width, int64_t[::1] slot_keys,
-    floating[::1] slot, int64_t[::1] counts, Py_ssize_t size, Py_ssize_t each=1,
-):
-    """Fill a slot, slice by slice of `width` keys; True if all values are finite.
-
-    `keys` (m,) int64 are distinct and below `size`, `values` (m * each,); `counts` (n_ranks,) int64
-    becomes how many keys are of each slice.
-    """
-    cdef Py_ssize_t n = keys.shape[0]
-    cdef bint finite = True
-    same_length("values", values.shape[0], n * each)
-    if n > min(size, slot_keys.shape[0], slot.shape[0] // each):
-        raise ValueError(f"{n} keys do not fit into a slot of {slot.shape[0]}")
-    if width < 1 or (size + width - 1) // width > counts.shape[0]:
-        raise ValueError(f"{counts.shape[0]} slices of {width} do not cover {size} keys")
-    if n:
-        indices_below("keys", &keys[0], n, size)
-    with nogil:
-        if n:
-            finite = deliver(
-                &keys[0], n, &values[0], width, counts.shape[0], &slot_keys[0], &slot[0],
-                &counts[0], each, 0,
-            )
-        else:
-            memset(&counts[0], 0, counts.shape[0] * sizeof(int64_t))
-    return finite
-
-
-def merge_keys(
-    const int64_t[:, ::1] keys, const floating[:, ::1] slots, const int64_t[:, ::1] counts,
-    const int64_t[::1] rows, Py_ssize_t rank, KeyList merged, floating[::1] sums, double total,
-    Py_ssize_t each=1,
-):
-    """The mean over all ranks' slots in the slice of one; its number of keys.
-
-    `keys` are (n_ranks, stride), `slots` (n_ranks, stride * each), `counts` (n_ranks, n_ranks),
-    `rows` (n_ranks,); in `sums` there is room for as many values as the slice has in all slots.
-    """
-    cdef Py_ssize_t n, n_ranks = rows.shape[0], most = 0, r
-    for length in (keys.shape[0], slots.shape[0], counts.shape[0], counts.shape[1]):
-        same_length("ranks", length, n_ranks)
-    same_length("slots", slots.shape[1], keys.shape[1] * each)
-    for r in range(n_ranks):
-        most += counts[r, rank]
-    if most * each > sums.shape[0]:
-        raise ValueError(f"there are {most} keys and room for {sums.shape[0]} sums")
-    merged.begin()
-    if most == 0:
-        return 0
-    need(&merged.keys, most)
-    with nogil:
-        n = merge(
-            &keys[0, 0], keys.shape[1], &slots[0, 0], slots.shape[1], &counts[0, 0], &rows[0],
-            n_ranks, n_ranks, rank, &merged.keys, &sums[0], <floating> total, each,
-        )
     return n

@@ -44,27 +44,21 @@ class Running(Protocol):
 
     def wait(self, seconds: float) -> bool:
         """Wait until a further replica has ended, or some seconds; whether all have."""
-        ...
 
     def outcomes(self) -> dict[int, Any]:
         """What the replicas that have ended returned, by rank."""
-        ...
 
     def check(self) -> None:
         """Raise if a worker or the scheduler is gone."""
-        ...
 
     def explain(self, worker: str | None) -> None:
         """Raise if a worker, or any, is gone or does not answer; to be asked by who lost it."""
-        ...
 
     def leave(self, ranks: Iterable[int]) -> None:
         """Do not wait for these when the fit ends: they hang."""
-        ...
 
     def to_begin(self, ranks: Iterable[int]) -> set[int]:
         """The replicas among these that have not begun; raise if their tasks make no progress."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -94,27 +88,21 @@ class Cluster(Protocol):
     @property
     def watched(self) -> bool:
         """Whether replicas keep account of their time, and what they do is published."""
-        ...
 
     def publish(self, event: Mapping[str, Any]) -> None:
         """Send an event (``monitor/events.py``) to who watches, if anybody can; never waits."""
-        ...
 
     def threads(self) -> Mapping[str, int]:
         """Workers and their threads."""
-        ...
 
     def joined(self) -> Mapping[str, int]:
         """All workers and their threads if some have joined since the fit began, else empty."""
-        ...
 
     def wish(self, n: int) -> None:
         """Ask an adaptive cluster for `n` more workers."""
-        ...
 
     def memory(self) -> int:
         """Bytes that a worker may use, of the worker that may use least; 0: no limit is known."""
-        ...
 
     def load(
         self,
@@ -138,7 +126,6 @@ class Cluster(Protocol):
     @property
     def lost(self) -> list[tuple[str, float]]:
         """Losses after which partitions were made again, not by `renew`; and the seconds of it."""
-        ...
 
     @property
     def holders(self) -> list[str]:
@@ -151,11 +138,9 @@ class Cluster(Protocol):
     @property
     def n_trained(self) -> int:
         """Partitions that are not of validation data; local ones may have been cut."""
-        ...
 
     def streamed(self) -> dict[int, bool]:
         """Partitions that are not kept as they are read, and which are read as a whole."""
-        ...
 
     def map(
         self, function: Callable[..., Any], numbers: Sequence[int] | None = None,
@@ -171,7 +156,6 @@ class Cluster(Protocol):
         self, function: Callable[[Any, int], Any], numbers: Sequence[int] | None = None
     ) -> None:
         """Keep ``function(X, number)`` instead of the X of partitions, or of some of them."""
-        ...
 
     def exchange(self, split: RandomSplit, homes: Sequence[str]) -> None:
         """Draw all rows into new partitions, each on its worker, which stand for the old ones.
@@ -182,13 +166,11 @@ class Cluster(Protocol):
 
     def hosts(self, workers: Sequence[str]) -> list[str]:
         """For each worker a text that those have in common that can map each other's memory."""
-        ...
 
     def serve(
         self, shards: Sequence[ShardPlan], placement: Placement, hosts: Sequence[ShardPlan] = ()
     ) -> Session:
         """Make shards, and windows for hosts whose ranks sum there; a group works on them."""
-        ...
 
     def launch(
         self, function: Callable[..., Any], tasks: Sequence[ReplicaTask], server: Session
@@ -209,7 +191,6 @@ class Cluster(Protocol):
 
     def is_retired(self, worker: str | None) -> bool:
         """Whether a worker that is gone, or leaves, was asked to."""
-        ...
 
     def renew(self, lost: WorkerLostError | None = None, *, drop: bool = False) -> set[int]:
         """End the group at work, so that another one can be served and launched.
@@ -225,7 +206,6 @@ class Cluster(Protocol):
 
     def close(self) -> None:
         """Stop what runs and leave nothing behind. May be called at any time."""
-        ...
 
 
 def until_known(check: Callable[[], None]) -> None:

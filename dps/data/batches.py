@@ -20,11 +20,9 @@ class BlockSource(Protocol):
     @property
     def rows(self) -> int:
         """Training rows of the rank in an epoch."""
-        ...
 
     def groups(self, epoch: int) -> Generator[Group]:
         """Blocks whose rows are taken together, one group after the other."""
-        ...
 
 
 class Part:

@@ -26,15 +26,12 @@ class Features(Protocol):
 
     def rows(self, start: int, stop: int, order: NDArray[np.int64] | None) -> Rows:
         """Rows ``order[start:stop]``, or ``start:stop``; valid until the next call."""
-        ...
 
     def block(self, y: NDArray[np.floating], weight: NDArray[np.floating] | None) -> BlockRows:
         """All rows with their targets and weights, for kernels."""
-        ...
 
     def copied(self, rows: NDArray[np.int64]) -> Features:
         """Some rows, copied."""
-        ...
 
 
 @dataclass(frozen=True)

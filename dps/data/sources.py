@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice, pairwise
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 
@@ -28,39 +28,6 @@ _MIXED = 16
 _MIXED_AHEAD = 64
 #: Streamed cuts that are made together where nothing is mixed.
 _READ = 16
-
-
-class Cut(Protocol):
-    """Rows of one partition that are taken together."""
-
-    @property
-    def partition(self) -> int:
-        """Its number."""
-        ...
-
-    @property
-    def place(self) -> int:
-        """Where in the partition they begin."""
-        ...
-
-    @property
-    def rows(self) -> int:
-        """Training rows among them."""
-        ...
-
-    @property
-    def held_out(self) -> int:
-        """Rows for validation among them."""
-        ...
-
-    @property
-    def size(self) -> int:
-        """As how many cuts it counts, for what it takes in memory."""
-        ...
-
-    def open(self) -> Block:
-        """The rows."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -103,8 +70,12 @@ class StreamedCut:
     place: int
     rows: int
     held_out: int
-    size: int
+    size: int  # as how many cuts it counts, for what it takes in memory
     open: Callable[[], Block]  # makes the block
+
+
+#: Rows of one partition that are taken together.
+Cut = LoadedCut | StreamedCut
 
 
 @dataclass(frozen=True)

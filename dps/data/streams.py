@@ -23,35 +23,28 @@ class Origin(Protocol):
     @property
     def n_rows(self) -> int:
         """Rows of the partition."""
-        ...
 
     @property
     def whole(self) -> bool:
         """Whether all rows are read to have some."""
-        ...
 
     @property
     def known(self) -> bool:
         """Whether rows can be read."""
-        ...
 
     @property
     def nbytes(self) -> int:
         """Bytes of the partition, there or when it was computed."""
-        ...
 
     @property
     def resident(self) -> int:
         """Bytes of it that lie in memory."""
-        ...
 
     def read(self, start: int, stop: int) -> Values:
         """X, y and weight of some rows."""
-        ...
 
     def repeats(self, values: Values) -> bool:
         """Whether all rows, read again, are those of the first reading."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -106,16 +106,13 @@ class Predictor(Protocol):
 
     def __call__(self, X: Any, place: str = "") -> np.ndarray:
         """Predict a block; `place` is where it lies, for errors."""
-        ...
 
     def example(self, like: Any) -> np.ndarray:
         """What is predicted of a row of zeros, in the dtype of a container."""
-        ...
 
     @property
     def model(self) -> Raw:
         """The trained model."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)

@@ -44,11 +44,9 @@ class Feature(Protocol):
     @property
     def width(self) -> int:
         """How many."""
-        ...
 
     def names(self) -> list[str]:
         """Their names."""
-        ...
 
     def writer(self, columns: dict[Any, Read], first: int) -> Writer:
         """What writes a partition's values in columns from `first` on, of its distinct values.

@@ -22,7 +22,6 @@ class Writer(Protocol):
 
     def add(self, rows: RowEncoder, columns: dict[Any, Read]) -> None:
         """Add the values of rows."""
-        ...
 
 
 class WithWriter(Protocol):
@@ -30,7 +29,6 @@ class WithWriter(Protocol):
 
     def writer(self, columns: dict[Any, Read], first: int) -> Writer:
         """What writes a partition's values in columns from `first` on."""
-        ...
 
 
 @dataclass(frozen=True)

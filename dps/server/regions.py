@@ -33,12 +33,10 @@ class Spec(Protocol):
 
     def shapes(self) -> Shapes:
         """The arrays."""
-        ...
 
     @property
     def growing(self) -> str | None:
         """The first of the arrays at the end whose memory is taken as it is needed; None: none."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ class Remains:
         """What was kept then, see `Snapshots.kept`."""
         return self._window.store.snapshots.kept(epochs, first, steps)
 
-    def ask(self, key: tuple[str, int], method: str, *args: Any) -> Any:
+    def ask(self, method: str, *args: Any) -> Any:
         """What the group would say of itself, see `ShardGroup`."""
         return getattr(self, method)(*args)
 

@@ -31,7 +31,6 @@ class Endpoint(Protocol):
         self, method: str, *args: Any, timeout: float, check: Callable[[], None] | None = None
     ) -> Any:
         """Call a method that does not wait for others; `check` is called meanwhile."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -116,7 +115,7 @@ class Stores:
         hosts: Sequence[tuple[Endpoint, GroupSpec]] = (),
         check: Check | None = None,
     ) -> Session:
-        """Begin a group, which takes the place of the one before.
+        """Begin a group.
 
         groups: one a shard.
         hosts: sequence of (Endpoint, GroupSpec), of hosts whose ranks sum before they send.
@@ -166,8 +165,7 @@ class WindowHandle:
 
     def ask(self, method: str, *args: Any, timeout: float, check: Check | None = None) -> Any:
         """Call a method of the group at the shard."""
-        key = self.card.spec.key
-        return self.endpoint.call("ask", key, method, *args, timeout=timeout, check=check)
+        return self.endpoint.call("ask", method, *args, timeout=timeout, check=check)
 
 
 @dataclass(frozen=True)

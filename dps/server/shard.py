@@ -201,17 +201,10 @@ class ParameterShard:
             spec.store, spec.initial.rows, spec.version, update=spec.update, shared=spec.shared,
             folder=self.folder,
         )  # fmt: skip
-        self._stores = [store]  # one, in a list that outlives this object
-        self._groups: list[ShardGroup] = []  # one at the most
+        self.store = store
+        self._groups: list[ShardGroup] = []  # one at the most, in a list that outlives this object
         self._writings: list[Writing] = []  # likewise
-        self._abandon = weakref.finalize(
-            self, _abandon, self._groups, self._writings, self._stores
-        )  # fmt: skip
-
-    @property
-    def store(self) -> Store:
-        """What the shard holds."""
-        return self._stores[0]
+        self._abandon = weakref.finalize(self, _abandon, self._groups, self._writings, store)
 
     @property
     def folder(self) -> str | None:
@@ -227,40 +220,21 @@ class ParameterShard:
         self.store.put_rows(ids, values)
 
     def open(self, spec: GroupSpec) -> WindowCard:
-        """Make the window of a group, which takes the place of the one before.
-
-        Raises FencedError: a later group of that fit has been here.
-        """
-        if self._groups:
-            fit, generation = self._groups[-1].window.spec.key
-            if fit == spec.window.fit and generation >= spec.window.generation:
-                raise FencedError(
-                    f"generation {spec.window.generation} of fit {fit} is refused, "
-                    f"generation {generation} has been here"
-                )
-            self._groups.pop().close()
-            while self._writings:
-                self._writings.pop().close()
-            before, self._stores[0] = self.store, self.store.successor(self.folder)
-            before.close()
-        else:
-            self.store.begin()
+        """Make the window of the group."""
+        self.store.begin()
         self._groups.append(self.group_kind(spec, self.store))
-        return self._groups[-1].card()
+        return self.group.card()
 
-    def group(self, key: tuple[str, int]) -> ShardGroup:
-        """The group of a fit and a generation.
+    @property
+    def group(self) -> ShardGroup:
+        """The group that works here."""
+        if not self._groups:
+            raise FencedError("no group is at work on this shard")
+        return self._groups[0]
 
-        Raises FencedError: it has given way to another.
-        """
-        for group in self._groups:
-            if group.window.spec.key == key:
-                return group
-        raise FencedError(f"generation {key[1]} of fit {key[0]} is not at work on this shard")
-
-    def ask(self, key: tuple[str, int], method: str, *args: Any) -> Any:
-        """Call a method of a group, see `ShardGroup`."""
-        return getattr(self.group(key), method)(*args)
+    def ask(self, method: str, *args: Any) -> Any:
+        """Call a method of the group, see `ShardGroup`."""
+        return getattr(self.group, method)(*args)
 
     def version(self) -> int:
         """Updates applied."""
@@ -294,10 +268,9 @@ class ParameterShard:
         self._abandon()
 
 
-def _abandon(groups: list[ShardGroup], writings: list[Writing], stores: list[Store]) -> None:
+def _abandon(groups: list[ShardGroup], writings: list[Writing], store: Store) -> None:
     for group in groups:
         group.abandon()
     for writing in writings:
         writing.close()
-    for store in stores:
-        store.close()
+    store.close()

@@ -271,26 +271,6 @@ class Store(Regions):
             held = self.state[row - 1] if row else self.params
             held[at] = values
 
-    def successor(self, folder: str | None = None) -> Store:
-        """A store that begins at the last snapshot of this one, in memory of its own.
-
-        What an epoch that was not closed has left is not in it, and nobody who is still at work in
-        this one can write there.
-        """
-        made = None
-        for kept in self.snapshots.pieces(self.snapshots.last):
-            rows, behind = kept.split(self.row_width)
-            if made is None:
-                made = Store.create(
-                    self.spec, behind, kept.version, update=self.update,
-                    shared=self.file is not None, folder=folder,
-                )  # fmt: skip
-            if kept.ids.size:
-                made.put_rows(kept.ids, rows)
-        assert made is not None
-        made.begin()
-        return made
-
     def rest(self) -> None:
         """Give back the memory of parameters and state, which nobody needs but for snapshots."""
         for array in (self.params, self.state):

@@ -5,8 +5,8 @@ everything lies in a window and what each word means. It knows no mode: the orde
 written is a step's (``dps/_runtime``) or an operation's (``operations.py``).
 
 A group is made for one generation of a fit: an ordered tuple of ranks. Its window is made with it
-and thrown away with it, so every sequence number, claim and count is that of one generation. Who
-still works in the window of an earlier one finds it stopped.
+and thrown away with it, so every sequence number, claim and count is that of one generation. A rank
+that still works in the window of an earlier one finds it stopped.
 
 Words of a window
     STOP      0: run; FINISHED: the last epoch is closed; ABORTED: an error somewhere
@@ -140,7 +140,6 @@ class WindowSpec:
     # The ranks that take part in steps, one for each host; the others' gradients come with
     # theirs. Empty: all do.
     members: tuple[int, ...] = ()
-    generation: int = 0  # which of the fit's groups this is, from 0
     ring: int = 0  # elements of the longest message where vectors go round; else 0
     # Gradients that an update is of where others may come too late, and have slots of their own
     # then; 0: all of them.
@@ -152,11 +151,6 @@ class WindowSpec:
     def n_slots(self) -> int:
         """Places for gradients."""
         return 2 * self.n_ranks if self.quorum else self.n_ranks
-
-    @property
-    def key(self) -> tuple[str, int]:
-        """What tells the group from all others."""
-        return self.fit, self.generation
 
     @property
     def active(self) -> tuple[int, ...]:

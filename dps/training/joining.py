@@ -38,7 +38,6 @@ class Planning(Protocol):
 
     def __call__(self, threads: Mapping[str, int], moves: bool = False) -> Plan:
         """Plan for workers with these threads; `moves` allows rows to move to idle workers."""
-        ...
 
 
 class Joining:

@@ -21,16 +21,13 @@ class Link(Protocol):
     @property
     def window(self) -> Window | None:
         """The window, where it can be reached directly."""
-        ...
 
     @property
     def counts(self) -> NDArray[np.int64]:
         """The rank's row of what it does, (WIDTH,): the window's, or one that is sent there."""
-        ...
 
     def claim(self) -> None:
         """Take the rank for this attempt."""
-        ...
 
     def channel(
         self, kind: ChannelKind, shard: int, ranges: Ranges, activity: Activity
@@ -46,16 +43,12 @@ class Link(Protocol):
 
     def call(self, operation: Callable[..., Any], *args: Any) -> Any:
         """Call an operation (``server/operations.py``) with the rank's access to the window."""
-        ...
 
     def account(self) -> None:
         """Have what the rank counts stand in the window."""
-        ...
 
     def abort(self) -> None:
         """Stop the fit for all, because of an error here."""
-        ...
 
     def close(self) -> None:
         """Give back what belongs to this link alone; it may be called in any state."""
-        ...

@@ -27,10 +27,10 @@ class CallingWire:
     """The end of whoever asks, as an `ObjectWire` uses it.
 
     remote: the Actor, whose `relay` takes requests.
-    sender: the first arguments of `relay`: who sends.
+    sender: the first argument of `relay`: who sends.
     """
 
-    def __init__(self, remote: Remote, sender: tuple[Any, ...], tick: float) -> None:
+    def __init__(self, remote: Remote, sender: Any, tick: float) -> None:
         self._remote = remote
         self._sender = sender
         self._tick = tick
@@ -45,7 +45,7 @@ class CallingWire:
     def flush(self, look: Callable[[], None]) -> None:
         """Send what has no answer; it is there when this returns, before all that follows."""
         message, self._request = b"".join(self._request), []
-        sent = self._remote.start("relay", *self._sender, message, False)
+        sent = self._remote.start("relay", self._sender, message, False)
         while True:
             try:
                 sent.within(self._tick)
@@ -58,7 +58,7 @@ class CallingWire:
         if not self._came:
             if self._pending is None:
                 message, self._request = b"".join(self._request), []
-                self._pending = self._remote.start("relay", *self._sender, message)
+                self._pending = self._remote.start("relay", self._sender, message)
             self._came = memoryview(self._pending.within(self._tick))
             self._pending = None
         n = min(len(self._came), len(into))
@@ -72,7 +72,7 @@ class CallingWire:
     def close(self) -> None:
         """Have the thread at the shard end, if the shard is there."""
         with contextlib.suppress(DPSError):
-            self._remote.start("leave", *self._sender)
+            self._remote.start("leave", self._sender)
 
 
 class Presence:

@@ -355,7 +355,7 @@ class RemoteAccess:
         if wire is None:
             self._calls = True
             name = f"{name} {uuid.uuid4().hex[:8]}"
-            wire = called(remote, None, name, look, lost, self._timeout)
+            wire = called(remote, name, look, lost, self._timeout)
         return Caller(wire, before)
 
     async def _opened(self, opening: Coroutine[Any, Any, Wire | None]) -> Wire | None:

@@ -63,14 +63,14 @@ class FarLink:
 
     def claim(self) -> None:
         """Take the rank, see :meth:`Link.claim`."""
-        remote, group, who = self._remote, self._spec.key, (self._rank, self._fence)
-        name = remote.call("ask", group, "admit", claim, *who, timeout=self._timeout)
+        remote, who = self._remote, (self._rank, self._fence)
+        name = remote.call("ask", "admit", claim, *who, timeout=self._timeout)
         towards = who, self._look, self._lost, self._timeout
         if name is not None:
             opening = connected(remote, name, *towards, self._silence)
             self._wire = remote.submit(opening).result(self._timeout)
         if self._wire is None:
-            self._wire = called(remote, group, *towards)
+            self._wire = called(remote, *towards)
         self._channel = self._made(0, ((0, self._spec.size),), Activity([self.counts]))
 
     def _lost(self, what: str) -> ServerLostError:
@@ -111,7 +111,7 @@ class FarLink:
         """Stop the fit, see :meth:`Link.abort`."""
         if self._is_lost:
             return
-        stopping = self._remote.start("ask", self._spec.key, "stop")
+        stopping = self._remote.start("ask", "stop")
         try:
             stopping.within(_TO_STOP)
         except TimeoutError:  # it stops once it can

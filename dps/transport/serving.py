@@ -88,9 +88,10 @@ class ServedGroup(ShardGroup):
 class Served(ABC):
     """An Actor that serves by its methods those to whom there is no connection."""
 
+    @property
     @abstractmethod
-    def services(self, group: Any) -> Services:
-        """The threads that serve a group's ranks, or callers, who have none."""
+    def services(self) -> Services:
+        """The threads that serve ranks, or callers."""
 
     async def in_turn(self, method: str, *args: Any) -> Any:
         """Call a method, one after another, in a thread beside the one that all Actors share.
@@ -107,17 +108,17 @@ class Served(ABC):
     def _turn(self) -> asyncio.Lock:
         return asyncio.Lock()
 
-    def serve_calls(self, group: Any, who: Any, sender: str) -> None:
+    def serve_calls(self, who: Any, sender: str) -> None:
         """Begin to serve somebody by Actor calls, as long as its sender is there."""
-        self.services(group).serve_calls(who, sender)
+        self.services.serve_calls(who, sender)
 
-    async def relay(self, group: Any, who: Any, message: bytes, answered: bool = True) -> bytes:
+    async def relay(self, who: Any, message: bytes, answered: bool = True) -> bytes:
         """The answer to a request, see `Mailbox.relay`."""
-        return await self.services(group).mailboxes[who].relay(message, answered)
+        return await self.services.mailboxes[who].relay(message, answered)
 
-    def leave(self, group: Any, who: Any) -> None:
+    def leave(self, who: Any) -> None:
         """End what serves somebody by Actor calls."""
-        self.services(group).leave(who)
+        self.services.leave(who)
 
 
 class ServedShard(Served, ParameterShard):
@@ -125,11 +126,11 @@ class ServedShard(Served, ParameterShard):
 
     group_kind = ServedGroup
 
-    def services(self, group: Any) -> Services:
-        """The threads that serve a group's ranks."""
-        found = self.group(group)
-        assert isinstance(found, ServedGroup)
-        return found.services
+    @property
+    def services(self) -> Services:
+        """The threads that serve the group's ranks."""
+        assert isinstance(self.group, ServedGroup)
+        return self.group.services
 
 
 class Services:

@@ -109,7 +109,8 @@ class TensorShard(Served):
         """Whether callers are still served."""
         return self._close.alive
 
-    def services(self, group: None) -> Services:
+    @property
+    def services(self) -> Services:
         """The threads that serve callers."""
         return self._services
 

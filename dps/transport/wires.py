@@ -67,15 +67,14 @@ async def connected(
 
 def called(
     remote: Remote,
-    group: Any,
     who: Any,
     look: Callable[[], None],
     lost: Callable[[str], DPSError],
     timeout: float,
 ) -> Wire:
-    """A wire of Actor calls, `group` being that of a rank; see `connected`."""
-    remote.call("serve_calls", group, who, remote.node.id, timeout=timeout)
-    return ObjectWire(CallingWire(remote, (group, who), TICK), look, lost)
+    """A wire of Actor calls, see `connected`."""
+    remote.call("serve_calls", who, remote.node.id, timeout=timeout)
+    return ObjectWire(CallingWire(remote, who, TICK), look, lost)
 
 
 class ShardProbe:

@@ -8,6 +8,7 @@ import numpy as np
 from dps._kernels.checks cimport contiguous_rows, same_length
 from dps._kernels.delayed cimport compensate
 from dps._kernels.displaced cimport displaced, multiplied
+from dps._kernels.keys cimport KeyList, deliver, merge, need
 from dps._kernels.lazy cimport Held, LazyUpdate, apply, flush, gather
 from dps.training.lbfgs.proximal cimport ProximalStep
 from dps._kernels.reduce cimport copy_checked, divide_by, is_finite, sum_slots
@@ -161,3 +162,34 @@ def lazy_flush(
     """Bring ``[start, stop)`` up to update `now`; True if finite."""
     cdef Held held = _held(update, params, state, since)
     return flush(&update.lazy, update.single, &held, start, stop, now) != 0
+
+
+def deliver_keys(
+    const int64_t[::1] keys, const floating[::1] values, Py_ssize_t width, int64_t[::1] slot_keys,
+    floating[::1] slot, int64_t[::1] counts, Py_ssize_t each=1,
+):
+    """Fill a slot, slice by slice of `width` keys; True if all values are finite."""
+    if keys.shape[0] == 0:
+        counts[:] = 0
+        return True
+    return deliver(
+        &keys[0], keys.shape[0], &values[0], width, counts.shape[0], &slot_keys[0], &slot[0],
+        &counts[0], each, 0,
+    )
+
+
+def merge_keys(
+    const int64_t[:, ::1] keys, const floating[:, ::1] slots, const int64_t[:, ::1] counts,
+    const int64_t[::1] rows, Py_ssize_t rank, KeyList merged, floating[::1] sums, double total,
+    Py_ssize_t each=1,
+):
+    """The mean over all ranks' slots in the slice of one; its number of keys."""
+    cdef Py_ssize_t n_ranks = rows.shape[0]
+    merged.begin()
+    if keys.shape[1] == 0:
+        return 0
+    need(&merged.keys, n_ranks * keys.shape[1])
+    return merge(
+        &keys[0, 0], keys.shape[1], &slots[0, 0], slots.shape[1], &counts[0, 0], &rows[0],
+        n_ranks, n_ranks, rank, &merged.keys, &sums[0], <floating> total, each,
+    )

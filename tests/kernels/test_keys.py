@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import scipy.sparse
-from compiled import add_touched_batch, mean_of_slots
+from compiled import add_touched_batch, deliver_keys, mean_of_slots, merge_keys
 
-from dps._kernels.keys import KeyList, deliver_keys, merge_keys
+from dps._kernels.keys import KeyList
 from dps._kernels.rows import KeyedRows
 from dps.losses.names import get_loss
 from dps.models.base import CSRRows
@@ -64,7 +64,7 @@ def test_sums_have_the_bits_of_dense_slots(size, n_ranks, each, dtype):
         chosen = rng.permutation(size)[: rng.integers(0, size + 1)].astype(np.int64)
         values = rng.standard_normal((len(chosen), each)).astype(dtype)
         assert deliver_keys(
-            chosen, values.ravel(), width, keys[rank], slots[rank], counts[rank], size, each
+            chosen, values.ravel(), width, keys[rank], slots[rank], counts[rank], each
         )
         assert counts[rank].sum() == len(chosen)
         dense[rank, chosen] = values
@@ -83,17 +83,8 @@ def test_sums_have_the_bits_of_dense_slots(size, n_ranks, each, dtype):
 def test_what_is_not_finite_is_seen():
     keys, slot, counts = np.zeros(4, np.int64), np.zeros(4), np.zeros(1, np.int64)
     chosen = np.array([3, 1], np.int64)
-    assert deliver_keys(chosen, np.array([1.0, 2.0]), 32, keys, slot, counts, 4)
-    assert not deliver_keys(chosen, np.array([1.0, np.inf]), 32, keys, slot, counts, 4)
-
-
-def test_keys_outside_of_the_vector_are_refused():
-    keys, slot, counts = np.zeros(4, np.int64), np.zeros(4), np.zeros(1, np.int64)
-    for key in (-1, 4):
-        with pytest.raises(IndexError, match=f"is {key}, outside"):
-            deliver_keys(np.array([key], np.int64), np.ones(1), 32, keys, slot, counts, 4)
-    with pytest.raises(ValueError, match="do not fit"):
-        deliver_keys(np.zeros(5, np.int64), np.ones(5), 32, keys, slot, counts, 4)
+    assert deliver_keys(chosen, np.array([1.0, 2.0]), 32, keys, slot, counts)
+    assert not deliver_keys(chosen, np.array([1.0, np.inf]), 32, keys, slot, counts)
 
 
 @pytest.mark.parametrize("wide", [False, True])

@@ -32,7 +32,6 @@ class Panel(Protocol):
 
     def update(self, view: View) -> None:
         """Show what there is."""
-        ...
 
 
 def view_of(store: Store, chosen: Sequence[str], now: float) -> View:
