@@ -69,8 +69,11 @@ class _Later(type):
     """A class by its name, for `isinstance`: it has no instance before its module is loaded."""
 
     def __instancecheck__(cls, value: object) -> bool:
+        return issubclass(type(value), cls)
+
+    def __subclasscheck__(cls, kind: type) -> bool:
         path = cls.__module__, cls.__qualname__
-        return any((each.__module__, each.__qualname__) == path for each in type(value).__mro__)
+        return any((each.__module__, each.__qualname__) == path for each in kind.__mro__)
 
 
 _Mode = _Later("Mode", (), {"__module__": "dps.modes.base"})
