@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from dps.estimators.serving import ServedModel
     from dps.modes import AllReduce, Async, Hybrid, Sync
     from dps.parameter_server import EmbeddingTable, ParameterServer
-    from dps.training.checkpoint import Checkpoint
+    from dps.training.checkpoint.options import Checkpoint
 
 __version__ = "0.1.0"
 
@@ -61,7 +61,7 @@ __all__ = [
 _HOMES = {
     "AllReduce": "dps.modes",
     "Async": "dps.modes",
-    "Checkpoint": "dps.training.checkpoint",
+    "Checkpoint": "dps.training.checkpoint.options",
     "FMClassifier": "dps.estimators.fm",
     "FMRegressor": "dps.estimators.fm",
     "Hybrid": "dps.modes",

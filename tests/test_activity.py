@@ -30,9 +30,9 @@ from dps.monitor import events
 from dps.monitor.events import bucket
 from dps.optimizers import Optimizer
 from dps.server.window import Window
-from dps.training.activity import RankActivity
 from dps.training.job import FitResult
 from dps.training.lbfgs.pieces import Pieces
+from dps.training.replica.activity import RankActivity
 
 
 @pytest.fixture

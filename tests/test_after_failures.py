@@ -19,8 +19,8 @@ from losing import assert_exact, classifier, kill, killing_after, rows, slow_los
 
 import dps
 from dps.errors import ClusterError
-from dps.training.recovery import Recovery
-from dps.training.watch import Watcher
+from dps.training.run.recovery import Recovery
+from dps.training.run.supervise import Watcher
 from dps.transport.remote import Remote
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")

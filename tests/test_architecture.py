@@ -35,7 +35,6 @@ BELOW = {
     "training": {
         "scores",
         "cluster",
-        "group",
         "data",
         "modes",
         "server",
@@ -53,7 +52,6 @@ BELOW = {
     "cluster": {"data", "modes", "monitor", "server", "transport", "models", "losses"},
     "monitor": {"server", "transport", "_runtime"},
     "data": {"models", "losses", "_kernels"},
-    "group": {"modes", "server", "transport", "optimizers", "_runtime"},
     "transport": {"server", "_runtime"},
     "modes": {"server", "optimizers", "_runtime"},
     "server": {"models", "optimizers", "_runtime", "_kernels"},
@@ -162,7 +160,6 @@ RUNTIME = [
     "_runtime",
     "_kernels",
     "modes",
-    "group",
     "server",
     "parameter_server",
     "transport",

@@ -24,7 +24,7 @@ from dps.losses import LogLoss
 from dps.modes import Mode, get_mode
 from dps.modes.choosing import Choice, Figures, choose
 from dps.server.session import Session
-from dps.training import choosing, trainer, watch
+from dps.training.run import mode_choice as choosing, supervise as watch, trainer
 
 ROWS, EPOCHS = 600, 6
 

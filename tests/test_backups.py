@@ -16,9 +16,9 @@ from ranks import Group, at_once
 import dps
 from dps import Sync
 from dps._runtime.synchronous import SynchronousChannel, SynchronousStep
-from dps.group import Channel
 from dps.optimizers import Constant
 from dps.optimizers.update import Rates
+from dps.training.replica.channel import Channel
 
 SIZE, RATE = 24, 0.5
 WAYS = [(1, False), (3, True), (3, False)]

@@ -21,8 +21,8 @@ from dps.models.base import CSRRows
 from dps.models.linear import LinearModel
 from dps.modes import Sync
 from dps.optimizers import Constant
-from dps.training.plan import make_plan
-from dps.training.steps import Begun, Steps
+from dps.training.plan.plan import make_plan
+from dps.training.replica.steps import Begun, Steps
 
 quick = settings(max_examples=50, deadline=None)
 SEEDS, SOME = st.integers(0, 2**31 - 2), st.integers(1, 40)

@@ -18,7 +18,7 @@ from dps.cluster.dask.cluster import DaskCluster
 from dps.cluster.threads import ThreadCluster
 from dps.estimators.progress import Progress
 from dps.losses import LogLoss
-from dps.training import fit_events, launch, watch
+from dps.training.run import events as fit_events, launch, supervise as watch
 
 X = np.random.default_rng(0).normal(size=(400, 3))
 Y = (X[:, 0] > 0).astype(int)

@@ -19,8 +19,9 @@ from configure import placed
 
 import dps
 from dps.data import directories
-from dps.training import checkpoint_lock, watch
-from dps.training.checkpoints import Checkpoints
+from dps.training.checkpoint import lock as checkpoint_lock
+from dps.training.checkpoint.writer import Checkpoints
+from dps.training.run import supervise as watch
 
 X = np.random.default_rng(0).normal(size=(600, 8)).astype(np.float32)
 Y = (X[:, 0] > 0).astype(int)

@@ -27,9 +27,10 @@ from dps._runtime.words import S_SNAPSHOT_0, S_SNAPSHOT_1
 from dps.data import directories
 from dps.losses import LogLoss
 from dps.server import snapshots
-from dps.training import checkpoint_files as files, checkpoints, launch, watch
-from dps.training.steps import Steps
-from dps.training.watch import Watcher
+from dps.training.checkpoint import files, writer as checkpoints
+from dps.training.replica.steps import Steps
+from dps.training.run import launch, supervise as watch
+from dps.training.run.supervise import Watcher
 
 EPOCHS = 7
 

@@ -19,7 +19,7 @@ from configure import configure
 from distributed import Client, LocalCluster
 
 import dps
-from dps.training import sharing
+from dps.training.plan import sharing
 
 LENGTHS = (30, 0, 7, 83)
 ROWS, NAMES = sum(LENGTHS), ["a", "b", "c", "d"]

@@ -21,7 +21,6 @@ from distributed import Client
 
 import dps
 from dps.data.spread import combine_spreads, spread_of
-from dps.group import Channel
 from dps.losses import LogLoss
 from dps.losses.classification import Softmax
 from dps.models.base import CSRRows, DenseRows
@@ -30,6 +29,7 @@ from dps.optimizers import SGD, Adagrad, AdamW, InvScaling, Momentum, Optimizer,
 from dps.optimizers.names import OPTIMIZERS
 from dps.server.placement import PLACEMENTS
 from dps.training import defaults
+from dps.training.replica.channel import Channel
 
 EVERY_OPTIMIZER = [*(kind() for kind in OPTIMIZERS.values()), Momentum(nesterov=True)]
 RATE = InvScaling(0.05)

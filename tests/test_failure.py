@@ -50,8 +50,8 @@ from dps.losses import LogLoss
 from dps.monitor.dashboard import show_fits
 from dps.optimizers import Schedule
 from dps.server.memory import folder
-from dps.training import launch
 from dps.training.job import new_fit_id
+from dps.training.run import launch
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 

@@ -21,7 +21,7 @@ from dps.estimators import lookups
 from dps.models.base import CSRRows
 from dps.preprocessing import FrameEncoder
 from dps.server import snapshots
-from dps.training import launch
+from dps.training.run import launch
 
 N, FIELD = 3000, 50
 OPTIONS: dict[str, Any] = {

@@ -15,13 +15,13 @@ from dps._runtime.activity import BYTES, LOSS, PUSHES, ROWS, STEPS
 from dps._runtime.python import PythonGradient
 from dps.data.blocks import Block, features_of
 from dps.errors import NonFiniteError
-from dps.group import Channel
 from dps.losses import LogLoss, SquaredError
 from dps.models.linear import LinearModel
 from dps.training.lbfgs import full_batch
 from dps.training.lbfgs.full_batch import FullBatch, _Descent
 from dps.training.lbfgs.passes import GradientSum, Pass
 from dps.training.lbfgs.pieces import Pieces
+from dps.training.replica.channel import Channel
 
 #: The value and the slope that a rank has beyond the reach of its numbers.
 OVERFLOWS = [(np.inf, 1.0), (np.nan, 1.0), (0.0, np.inf), (0.0, np.nan), (np.inf, np.nan)]

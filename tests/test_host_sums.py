@@ -15,11 +15,11 @@ from dps import AllReduce, Sync
 from dps._runtime.loop import StepLoop
 from dps.data.blocks import Block, features_of
 from dps.errors import NonFiniteError, StalledError, StoppedError
-from dps.group import Channel
 from dps.losses import LogLoss, SquaredError
 from dps.models.linear import LinearModel
 from dps.optimizers import Adagrad, Constant
 from dps.optimizers.update import Rates
+from dps.training.replica.channel import Channel
 
 SIZE, STEPS = 3000, 12
 #: Ranks of each host, where hosts have unlike numbers of them.

@@ -14,7 +14,8 @@ from dps import LinearClassifier, LinearRegressor
 from dps.losses import LogLoss
 from dps.optimizers import SGD, Adagrad, Adam, Constant, InvScaling, Momentum, Schedule
 from dps.optimizers.update import Rates
-from dps.training import defaults, launch
+from dps.training import defaults
+from dps.training.run import launch
 
 ROWS, COLUMNS = 600, 2000
 MODES = {"sync": dps.Sync, "async": dps.Async, "allreduce": dps.AllReduce}

@@ -18,10 +18,10 @@ from dps import AllReduce, ModelClassifier
 from dps._runtime.activity import BYTES
 from dps._runtime.allreduce import AllReduceStep
 from dps.errors import StoppedError
-from dps.group import Channel
 from dps.models import Tensor
 from dps.optimizers import SGD, Averaged, Momentum
 from dps.server.window import ABORTED
+from dps.training.replica.channel import Channel
 
 SIZE, STEPS, RATE, MU = 60, 10, 0.1, 0.9
 Copy = tuple[np.ndarray, np.ndarray]

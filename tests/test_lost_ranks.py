@@ -20,7 +20,6 @@ from ranks import FENCE, LoopbackLink, at_once
 
 from dps import Sync
 from dps.errors import FencedError, StalledError, WorkerLostError
-from dps.group import Channel, ChannelSpec
 from dps.optimizers import SGD, Constant
 from dps.optimizers.update import Update
 from dps.server import operations
@@ -30,6 +29,7 @@ from dps.server.placement import place
 from dps.server.shard import GroupSpec, Initial, ParameterShard, ShardSpec, WindowCard
 from dps.server.store import StoreSpec
 from dps.server.window import Field, Window, WindowSpec
+from dps.training.replica.channel import Channel, ChannelSpec
 from dps.transport.mapped import MappedLink, map_window
 
 SIZE = 100

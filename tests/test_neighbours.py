@@ -35,8 +35,8 @@ from losing import assert_exact, classifier, kill, rows, slow_loss
 import dps
 from dps.cluster.dask.cluster import DaskCluster
 from dps.errors import ClusterError, StalledError, WindowError
-from dps.training.steps import Steps
-from dps.training.watch import Watcher
+from dps.training.replica.steps import Steps
+from dps.training.run.supervise import Watcher
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 

@@ -28,7 +28,7 @@ from dps.data.exchange import RandomSplit
 from dps.data.partitions import Partition
 from dps.data.sources import LoadedCut, Source
 from dps.training.job import new_fit_id
-from dps.training.plan import make_plan, make_split
+from dps.training.plan.plan import make_plan, make_split
 
 quick = settings(max_examples=50, deadline=None)
 N, PARTS = 12_000, 12

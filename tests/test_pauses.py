@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dps.training import pauses
-from dps.training.pauses import Pauses
+from dps.training.replica import pauses
+from dps.training.replica.pauses import Pauses
 
 
 class Clock:

@@ -14,7 +14,7 @@ from dps.data.partitions import Piece
 from dps.modes import MODES, Sync
 from dps.server.sharding import fastest_shards, seconds_of_a_step
 from dps.training.defaults import FEWEST
-from dps.training.plan import Plan, make_plan, place_shards
+from dps.training.plan.plan import Plan, make_plan, place_shards
 
 quick = settings(max_examples=60, deadline=None)
 every_mode = pytest.mark.parametrize("mode", [kind() for kind in MODES.values()], ids=repr)

@@ -13,9 +13,9 @@ from inside import carry_of
 
 import dps
 from dps.estimators import fitting
-from dps.training import trainer
 from dps.training.job import Job
 from dps.training.position import Position
+from dps.training.run import trainer
 
 EPOCHS = 7
 

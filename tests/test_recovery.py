@@ -38,12 +38,12 @@ from dps.cluster.dask.work import FitWork
 from dps.data.inspection import inspect_kept
 from dps.errors import ClusterError, VersionError, WorkerLostError
 from dps.losses import LogLoss
-from dps.training.history import EpochRecord
-from dps.training.joining import Joining
-from dps.training.plan import Plan, make_plan
+from dps.training.epochs.records import EpochRecord
+from dps.training.epochs.stopping import StoppingRule
+from dps.training.plan.plan import Plan, make_plan
 from dps.training.position import Within
-from dps.training.stopping import StoppingRule
-from dps.training.watch import Watcher
+from dps.training.run.joining import Joining
+from dps.training.run.supervise import Watcher
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
@@ -95,8 +95,8 @@ def test_the_same_ranks_go_on_within_an_epoch_with_the_same_bits(
     undisturbed = classifier(client, **options).fit(*data)
     second = undisturbed.plan_.ranks[1].worker
     if copied:  # the client's copy is what counts where a shard's memory is gone
-        monkeypatch.setattr("dps.training.watch._MIRROR_EVERY", 0.0)
-        monkeypatch.setattr("dps.training.watch._MIRROR_SHARE", 0)
+        monkeypatch.setattr("dps.training.run.supervise._MIRROR_EVERY", 0.0)
+        monkeypatch.setattr("dps.training.run.supervise._MIRROR_SHARE", 0)
     losses = killing_after(monkeypatch, 1, lambda: kill(client, second), steps=10)
     options["loss"] = slow_loss(0.015)  # the worker is to die before the epoch ends
     model = classifier(client, mode=mode, **options).fit(*data)
@@ -324,8 +324,8 @@ def test_the_clients_copy_counts_where_nothing_else_is_left(
     def gone(self: Any, session: Any) -> Any:
         raise dps.errors.ServerLostError("the host is gone")
 
-    monkeypatch.setattr("dps.training.watch._MIRROR_EVERY", 0.0)
-    monkeypatch.setattr("dps.training.watch._MIRROR_SHARE", 0)
+    monkeypatch.setattr("dps.training.run.supervise._MIRROR_EVERY", 0.0)
+    monkeypatch.setattr("dps.training.run.supervise._MIRROR_SHARE", 0)
     monkeypatch.setattr("dps.cluster.dask.cluster.DaskCluster.salvage", gone)
     losses = killing_after(monkeypatch, 4, lambda: kill(client, min(client.nthreads())))
     model = classifier(client, max_iter=60).fit(*rows())
@@ -503,8 +503,8 @@ def test_a_worker_that_is_retired_is_left_out(
 
 @pytest.mark.parametrize("mode", ["sync", "async", "auto"])
 def test_workers_that_join_take_part(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dps.training.joining._LOOK_EVERY", 0.0)
-    monkeypatch.setattr("dps.training.joining._WORTH", 0.001)
+    monkeypatch.setattr("dps.training.run.joining._LOOK_EVERY", 0.0)
+    monkeypatch.setattr("dps.training.run.joining._WORTH", 0.001)
     with local_client(1) as client:
         killing_after(monkeypatch, 2, lambda: client.cluster.scale(3))
         model = classifier(client, mode=mode, max_iter=40, n_replicas=3)
@@ -517,7 +517,7 @@ def test_workers_that_join_take_part(mode: str, monkeypatch: pytest.MonkeyPatch)
 def test_a_worker_that_joins_with_another_dps_does_not_end_the_fit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dps.training.joining._LOOK_EVERY", 0.0)
+    monkeypatch.setattr("dps.training.run.joining._LOOK_EVERY", 0.0)
     asked: list[bool] = []
 
     def other(*args: Any) -> Any:
@@ -539,8 +539,8 @@ def test_a_worker_that_joins_with_another_dps_does_not_end_the_fit(
 
 
 def test_a_worker_that_thaws_takes_part_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dps.training.joining._LOOK_EVERY", 0.0)
-    monkeypatch.setattr("dps.training.joining._WORTH", 0.001)
+    monkeypatch.setattr("dps.training.run.joining._LOOK_EVERY", 0.0)
+    monkeypatch.setattr("dps.training.run.joining._WORTH", 0.001)
     with local_client(2) as client:
         pids = client.run(os.getpid)
         frozen = max(pids)
@@ -564,7 +564,7 @@ def test_a_worker_that_thaws_takes_part_again(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.slow
 def test_an_adaptive_cluster_is_asked_for_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """For as many as a long fit could use, and for none once it has ended."""
-    monkeypatch.setattr("dps.training.joining._LOOK_EVERY", 0.0)
+    monkeypatch.setattr("dps.training.run.joining._LOOK_EVERY", 0.0)
     fits_end_when_told(monkeypatch)
     with local_client(0) as client:
         client.cluster.adapt(minimum=0, maximum=2, interval="200ms", wait_count=10)
@@ -624,7 +624,7 @@ def test_a_fit_looks_whether_further_workers_spare_enough(
     now: str, epochs: int, done: int, seconds: float, rows: int, room: int, leaves: bool,
     wished: int, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("dps.training.joining._LOOK_EVERY", 0.0)
+    monkeypatch.setattr("dps.training.run.joining._LOOK_EVERY", 0.0)
 
     def planned(threads: Any, moves: bool = False) -> Plan:
         return make_plan(
@@ -645,7 +645,7 @@ def test_a_fit_looks_whether_further_workers_spare_enough(
 def test_rows_move_to_idle_workers_after_a_loss_where_that_pays(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dps.training.joining._LOOK_EVERY", 0.0)
+    monkeypatch.setattr("dps.training.run.joining._LOOK_EVERY", 0.0)
     holders = ["a", "b"]
 
     def planned(threads: Any, moves: bool = False) -> Plan:

@@ -19,8 +19,8 @@ import dps
 from dps import AllReduce
 from dps._runtime.activity import BYTES
 from dps.errors import NonFiniteError, StalledError, StoppedError
-from dps.group import Channel
 from dps.optimizers import Adagrad
+from dps.training.replica.channel import Channel
 
 RING = AllReduce(algorithm="ring")
 STEPS = 8

@@ -20,7 +20,7 @@ from dps.server.placement import Placement
 from dps.server.session import Local, Stores
 from dps.server.snapshots import Kept
 from dps.server.store import Arena, Store, StoreSpec
-from dps.training import launch, watch
+from dps.training.run import launch, supervise as watch
 
 WIDTH, ROWS, BEHIND, VERSION = 3, 200, 6, 5
 

@@ -18,7 +18,6 @@ from ranks import MODES
 import dps
 from dps._runtime.loop import shares
 from dps.errors import NonFiniteError
-from dps.group import Channel
 from dps.losses import LogLoss
 from dps.losses.classification import Softmax
 from dps.losses.names import LOSSES
@@ -27,7 +26,8 @@ from dps.modes import Mode
 from dps.optimizers import Momentum, Optimizer
 from dps.optimizers.names import OPTIMIZERS
 from dps.server.placement import PLACEMENTS
-from dps.training import replica
+from dps.training.replica import replica
+from dps.training.replica.channel import Channel
 
 
 def problem(rows: int = 397, features: int = 37, classes: int = 2, dtype: Any = "f8") -> Any:

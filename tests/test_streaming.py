@@ -38,9 +38,10 @@ from dps.data.recipes import recipes_of
 from dps.data.streams import Stream, kept_of
 from dps.data.tables import table_of, table_of_targets
 from dps.errors import ClusterError
-from dps.group import Channel
 from dps.preprocessing.frame_reader import keep_frame, read_frame
-from dps.training import cuts, launch, replica
+from dps.training.replica import cuts, replica
+from dps.training.replica.channel import Channel
+from dps.training.run import launch
 
 LENGTHS = (300, 0, 70, 830, 500)
 ROWS = sum(LENGTHS)

@@ -14,7 +14,7 @@ from dps.errors import StoppedError
 from dps.losses import LogLoss
 from dps.models.linear import LinearModel
 from dps.training.lbfgs.passes import GradientSum, Pass, StreamedPass
-from dps.training.steps import gradient_of
+from dps.training.replica.steps import gradient_of
 
 FEATURES = 3
 SUMMED = 1 << 16

@@ -12,7 +12,6 @@ from ranks import Group, at_once
 from dps._runtime.loop import StepLoop
 from dps.data.blocks import Block, features_of
 from dps.errors import TableFullError
-from dps.group import Channel
 from dps.losses import SquaredError
 from dps.models import TableSpec
 from dps.models.linear import LinearModel
@@ -21,6 +20,7 @@ from dps.optimizers import SGD, Adagrad, Constant, Optimizer
 from dps.optimizers.update import Rates
 from dps.server.placement import Placement
 from dps.server.window import ABORTED
+from dps.training.replica.channel import Channel
 
 COLUMNS, OUTPUTS, STEPS, BATCH = 600, 3, 8, 10
 SIZE = (COLUMNS + 1) * OUTPUTS

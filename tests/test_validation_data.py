@@ -23,7 +23,7 @@ import dps
 from dps.data.partitions import Piece
 from dps.model_selection import GridSearchCV, train_test_split
 from dps.modes import Sync
-from dps.training.plan import Plan, RankPlan, validating
+from dps.training.plan.plan import Plan, RankPlan, validating
 
 RNG = np.random.default_rng(0)
 X, X_VAL = RNG.normal(size=(900, 5)), RNG.normal(size=(300, 5))

@@ -18,12 +18,12 @@ from ranks import Group, at_once
 
 from dps import Async
 from dps.errors import FencedError, StalledError, StoppedError
-from dps.group import Channel
 from dps.server import memory, operations
 from dps.server.memory import SharedFile
 from dps.server.shard import Initial
 from dps.server.store import Store, StoreSpec, StoreWord
 from dps.server.window import ABORTED, FINISHED, Field, Window, WindowSpec
+from dps.training.replica.channel import Channel
 from dps.transport.mapped import MappedLink
 
 SIZE = 40

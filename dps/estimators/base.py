@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     )
     from dps.data.inspection import Inspection
     from dps.parameter_server import ParameterServer
-    from dps.training.checkpoint import Checkpoint
+    from dps.training.checkpoint.options import Checkpoint
     from dps.training.job import Job
     from dps.training.report import FitReport
 
@@ -78,7 +78,7 @@ class _Later(type):
 
 _Mode = _Later("Mode", (), {"__module__": "dps.modes.base"})
 _Score = _Later("Score", (), {"__module__": "dps.scores.validation"})
-_Checkpoint = _Later("Checkpoint", (), {"__module__": "dps.training.checkpoint"})
+_Checkpoint = _Later("Checkpoint", (), {"__module__": "dps.training.checkpoint.options"})
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -15,7 +15,7 @@ from dps.estimators.progress import showing
 if TYPE_CHECKING:
     from dps.estimators.base import DistributedEstimator
     from dps.estimators.publishing import Publisher
-    from dps.training.history import EpochRecord
+    from dps.training.epochs.records import EpochRecord
     from dps.training.job import Job, Trained
 
 

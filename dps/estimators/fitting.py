@@ -48,11 +48,11 @@ from dps.estimators.validation import ValidationData, check_targets, look_at_val
 from dps.losses import Loss
 from dps.modes import get_mode
 from dps.parameter_server import ParameterServer
-from dps.training.history import EpochRecord, History
+from dps.training.epochs.records import EpochRecord, History
 from dps.training.job import FitResult, Job, Trained, new_fit_id
 from dps.training.report import report_of
+from dps.training.run.trainer import train
 from dps.training.state import TrainState
-from dps.training.trainer import train
 
 if TYPE_CHECKING:
     from dps.estimators.base import DistributedEstimator

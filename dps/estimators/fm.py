@@ -45,8 +45,8 @@ from dps.training.defaults import (
     base_of,
     touches_little,
 )
+from dps.training.epochs.stopping import StoppingRule
 from dps.training.state import TrainState, check_unchanged
-from dps.training.stopping import StoppingRule
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from dps.estimators.progress import LoadingBar, showing
 from dps.monitor.events import Kind, event
-from dps.training.causes import described
+from dps.training.replica.user_errors import described
 
 if TYPE_CHECKING:
     from dps.estimators.base import DistributedEstimator

@@ -43,8 +43,8 @@ from dps.models.network import Inputs, Network
 from dps.optimizers import SGD, AdamW, Momentum, Optimizer
 from dps.optimizers.schedules import Schedule
 from dps.training.defaults import base_of
+from dps.training.epochs.stopping import StoppingRule
 from dps.training.state import check_unchanged
-from dps.training.stopping import StoppingRule
 
 if TYPE_CHECKING:
     from dps._typing import (

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from dps.training.history import EpochRecord
+from dps.training.epochs.records import EpochRecord
 
 #: Is told of closed epochs, in order.
 Progress = Callable[[Sequence[EpochRecord]], None]

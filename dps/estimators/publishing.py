@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from dps.errors import DPSError
 from dps.parameter_server import ParameterServer
-from dps.training.history import EpochRecord
+from dps.training.epochs.records import EpochRecord
 from dps.training.job import Job, Trained
 
 if TYPE_CHECKING:

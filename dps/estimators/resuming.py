@@ -21,10 +21,10 @@ from sklearn.utils import check_random_state
 from dps.data.directories import file_system
 from dps.data.records import Kind, RecordWriter
 from dps.estimators.survey import Survey
-from dps.training import checkpoint_files as files
-from dps.training.checkpoint import Checkpoint, Checkpointing
-from dps.training.checkpoint_files import Found
-from dps.training.checkpoint_lock import PathLock
+from dps.training.checkpoint import files
+from dps.training.checkpoint.files import Found
+from dps.training.checkpoint.lock import PathLock
+from dps.training.checkpoint.options import Checkpoint, Checkpointing
 from dps.training.job import Job
 from dps.training.position import Position
 from dps.training.saved import KINDS, kinds_by_name

@@ -11,7 +11,7 @@ import numpy as np
 from dps._checks import count, floats
 from dps.losses.classification import Multilabel
 from dps.preprocessing import FrameEncoder
-from dps.training.history import History
+from dps.training.epochs.records import History
 from dps.training.state import TrainState
 
 if TYPE_CHECKING:

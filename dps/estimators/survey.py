@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from dps.data.targets import TargetEncoding
     from dps.estimators.base import DistributedEstimator
     from dps.modes import Mode
+    from dps.training.epochs.stopping import StoppingRule
     from dps.training.job import Job
     from dps.training.lbfgs.full_batch import FullBatch
     from dps.training.state import TrainState
-    from dps.training.stopping import StoppingRule
 
 
 @dataclass(eq=False)
@@ -116,10 +116,10 @@ class Survey:
         finish: do so once these are on a plateau.
         Raises ValueError: the last fit was of another number of parameters.
         """
+        from dps.training.epochs.stopping import StoppingRule
         from dps.training.job import Execution, Job
         from dps.training.position import Beginning, Position
         from dps.training.state import starting_state
-        from dps.training.stopping import StoppingRule
 
         estimator, start = self.estimator, self.start
         if params is None and start is not None:

@@ -1,6 +1,6 @@
 """Auto: a fit begins in sync, and goes on in the mode that its first steps speak for.
 
-What is measured, and when, is ``training/choosing.py``'s; what follows from it is
+What is measured, and when, is ``training/run/mode_choice.py``'s; what follows from it is
 ``choosing.py``'s.
 """
 

@@ -15,16 +15,16 @@ from dps.models import Model
 from dps.modes import Mode
 from dps.optimizers import Optimizer
 from dps.optimizers.schedules import Schedule
-from dps.training.history import EpochRecord
-from dps.training.stopping import StoppingRule
+from dps.training.epochs.records import EpochRecord
+from dps.training.epochs.stopping import StoppingRule
 
 if TYPE_CHECKING:
     from dps.server.snapshots import Kept
-    from dps.training.activity import RankActivity
-    from dps.training.checkpoint import Checkpointing
+    from dps.training.checkpoint.options import Checkpointing
     from dps.training.lbfgs.full_batch import FullBatch
-    from dps.training.plan import Plan
+    from dps.training.plan.plan import Plan
     from dps.training.position import Position
+    from dps.training.replica.activity import RankActivity
 
 #: How steps are made that are each of all rows.
 FULL_BATCH = "L-BFGS"

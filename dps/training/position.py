@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dps.server.snapshots import Kept
-from dps.training.history import EpochRecord
+from dps.training.epochs.records import EpochRecord
 
 if TYPE_CHECKING:
-    from dps.training.plan import Plan
+    from dps.training.plan.plan import Plan
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from html import escape
 
 from dps.monitor.advice import Account, advise, shares
 from dps.monitor.words import count, duration, host, loss, percent
-from dps.training.activity import RankActivity
-from dps.training.history import EpochRecord
+from dps.training.epochs.records import EpochRecord
 from dps.training.job import FULL_BATCH, FitResult, Job
-from dps.training.recovery import Loss
+from dps.training.replica.activity import RankActivity
+from dps.training.run.recovery import Loss
 
 #: Replicas with a row of their own; of more, those that compute longest.
 _SHOWN = 16

@@ -23,8 +23,8 @@ from dps.modes import MODES
 from dps.optimizers import Averaged
 from dps.optimizers.names import OPTIMIZERS
 from dps.optimizers.schedules import SCHEDULES
-from dps.training.checkpoint import Checkpoint
-from dps.training.history import ASKED, SHOWN, History
+from dps.training.checkpoint.options import Checkpoint
+from dps.training.epochs.records import ASKED, SHOWN, History
 from dps.training.state import TrainState
 
 _RANKS = "rows_per_replica"

@@ -22,7 +22,7 @@ from sklearn.datasets import load_iris
 
 from dps import LinearClassifier
 from dps.cluster.dask import DaskCluster
-from dps.training.watch import Watcher
+from dps.training.run.supervise import Watcher
 from measure import bars, cluster, options, table, timed
 
 PARTS = {

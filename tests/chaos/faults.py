@@ -105,15 +105,15 @@ MODELS: dict[str, Callable[..., Any]] = {
 }
 #: What can be waited for in the process of a victim: a function that it calls, by name.
 POINTS = {
-    "load": "dps.training.replica:cuts_of",
-    "pull": "dps.group.channel:Channel.pull",
-    "an epoch's begin": "dps.group.channel:Channel.begin_epoch",
-    "an epoch's end": "dps.group.channel:Channel.end_epoch",
-    "snapshot": "dps.group.channel:Channel._snapshot",
-    "snapshot within an epoch": "dps.group.channel:Channel.keep",
-    "validation": "dps.training.validating:HeldOutRows.at",
+    "load": "dps.training.replica.replica:cuts_of",
+    "pull": "dps.training.replica.channel:Channel.pull",
+    "an epoch's begin": "dps.training.replica.channel:Channel.begin_epoch",
+    "an epoch's end": "dps.training.replica.channel:Channel.end_epoch",
+    "snapshot": "dps.training.replica.channel:Channel._snapshot",
+    "snapshot within an epoch": "dps.training.replica.channel:Channel.keep",
+    "validation": "dps.training.replica.validation:HeldOutRows.at",
     "shard opens": "dps.server.shard:ParameterShard.open",
-    "account": "dps.group.channel:Channel.account",
+    "account": "dps.training.replica.channel:Channel.account",
 }
 FAULTS = ("kill", "kill", "kill", "freeze", "retire", "kill two")
 

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from dps.training.recovery import Loss, Recovery
-from dps.training.watch import Watcher
+from dps.training.run.recovery import Loss, Recovery
+from dps.training.run.supervise import Watcher
 
 
 class EndlessFit(threading.Thread):

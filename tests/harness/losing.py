@@ -15,8 +15,8 @@ from distributed import Client
 
 import dps
 from dps.losses import LogLoss
-from dps.training.recovery import Recovery
-from dps.training.watch import Watcher
+from dps.training.run.recovery import Recovery
+from dps.training.run.supervise import Watcher
 
 ROWS = 4000
 

@@ -13,7 +13,6 @@ import numpy as np
 from dps._runtime.activity import Activity
 from dps._runtime.wire import SocketWire
 from dps.errors import ServerLostError
-from dps.group import Channel, ChannelSpec
 from dps.models import TableSpec
 from dps.modes import MODES as ALL_MODES, Mode, Sync
 from dps.optimizers import SGD, Constant, Optimizer
@@ -25,6 +24,7 @@ from dps.server.shard import WindowCard
 from dps.server.store import Store, StoreSpec
 from dps.server.tables import arena_of
 from dps.server.window import Window, WindowSpec
+from dps.training.replica.channel import Channel, ChannelSpec
 from dps.transport.far import FarLink
 from dps.transport.host import HostLink
 from dps.transport.mapped import MappedLink

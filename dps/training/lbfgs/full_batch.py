@@ -28,13 +28,13 @@ from dps._kernels.coordinates import Coordinates
 from dps._runtime.activity import COMPUTE, PUSH
 from dps.data.sources import Source
 from dps.errors import NonFiniteError
-from dps.group import Channel, raise_unless_ran
 from dps.models import Model
 from dps.models.base import WithFeatures
-from dps.training.history import EpochRecord, EpochReport
+from dps.training.epochs.records import EpochRecord, EpochReport
 from dps.training.lbfgs.descent import DescentStep, Search
 from dps.training.lbfgs.pieces import Pieces
-from dps.training.validating import Validation
+from dps.training.replica.channel import Channel, raise_unless_ran
+from dps.training.replica.validation import Validation
 
 #: Stored values of X, of all ranks, from which the spread of the features is estimated. Rare
 #: columns need many: on the flights half of them took five passes more.

@@ -12,10 +12,10 @@ from dps._kernels.moments import column_moments
 from dps._runtime.activity import COMPUTE, LOAD
 from dps.data.blocks import Block
 from dps.data.sources import Source
-from dps.group import Channel
 from dps.models import Model
 from dps.training.lbfgs.passes import GradientSum, Pass, StreamedPass
-from dps.training.steps import gradient_of
+from dps.training.replica.channel import Channel
+from dps.training.replica.steps import gradient_of
 
 _RUN = 16  # rows that are drawn together
 #: Bytes of X up to which some of the rows of a stream are kept in memory.

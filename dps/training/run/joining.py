@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from dps.cluster.base import Cluster
-from dps.training.history import EpochRecord
-from dps.training.plan import Plan
-from dps.training.stopping import StoppingRule
+from dps.training.epochs.records import EpochRecord
+from dps.training.epochs.stopping import StoppingRule
+from dps.training.plan.plan import Plan
 
 _log = logging.getLogger("dps")
 

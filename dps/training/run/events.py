@@ -15,13 +15,13 @@ import numpy as np
 from dps.errors import DPSError
 from dps.monitor.events import EpochFields, Kind, ReplicaStart, ShardStart, event
 from dps.server.placement import Placement
-from dps.training.causes import described
-from dps.training.history import EpochRecord
-from dps.training.plan import Plan
+from dps.training.epochs.records import EpochRecord
+from dps.training.plan.plan import Plan
+from dps.training.replica.user_errors import described
 
 if TYPE_CHECKING:
     from dps.training.job import FitResult, Job
-    from dps.training.recovery import Loss
+    from dps.training.run.recovery import Loss
 
 #: Epochs that one event lists at the most.
 _MOST = 64

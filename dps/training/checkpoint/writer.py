@@ -28,13 +28,13 @@ from dps.server.placement import Placement
 from dps.server.session import Check, Stores
 from dps.server.snapshots import Kept
 from dps.server.writing import Asked
-from dps.training import checkpoint_files as files
-from dps.training.checkpoint_files import Stored
-from dps.training.checkpoint_path import BEST, LAST, WITHIN, Place, clear, number_of_next, remove
-from dps.training.history import EpochRecord
+from dps.training.checkpoint import files
+from dps.training.checkpoint.files import Stored
+from dps.training.checkpoint.paths import BEST, LAST, WITHIN, Place, clear, number_of_next, remove
+from dps.training.checkpoint.probing import probe
+from dps.training.epochs.records import EpochRecord
 from dps.training.job import Job
 from dps.training.position import Within
-from dps.training.probing import probe
 
 _log = logging.getLogger("dps")
 

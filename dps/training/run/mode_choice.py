@@ -20,7 +20,7 @@ from dps.modes import Mode
 from dps.modes.choosing import Choice, Figures, choose
 from dps.server.session import Check, Session
 from dps.training.job import Job
-from dps.training.launch import Launch
+from dps.training.run.launch import Launch
 
 _log = logging.getLogger("dps")
 

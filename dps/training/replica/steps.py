@@ -18,10 +18,10 @@ from dps._runtime.loop import StepLoop
 from dps._runtime.python import PythonGradient
 from dps.data.batches import Batches, Group
 from dps.errors import NonFiniteError
-from dps.group import Channel, raise_unless_ran
 from dps.models import Model
 from dps.optimizers import Schedule
 from dps.optimizers.update import Rates
+from dps.training.replica.channel import Channel, raise_unless_ran
 
 #: See :meth:`Steps.epoch`.
 Pause = Callable[[int, float, int, int], int]

@@ -29,18 +29,18 @@ from dps.server.session import Check, Local, Session, Stores
 from dps.server.shard import ShardStatus
 from dps.server.snapshots import Kept
 from dps.server.window import PROGRESS
-from dps.training.activity import RankActivity
-from dps.training.causes import with_place
-from dps.training.checkpoints import Checkpoints, Reached
-from dps.training.choosing import Choosing
-from dps.training.fit_events import FitEvents
-from dps.training.history import EpochRecord
+from dps.training.checkpoint.writer import Checkpoints, Reached
+from dps.training.epochs.records import EpochRecord
 from dps.training.job import FitResult, Job, Trained
-from dps.training.joining import Joining
-from dps.training.launch import HISTORY
-from dps.training.plan import Plan
+from dps.training.plan.plan import Plan
 from dps.training.position import Interim, Position, Within
-from dps.training.replica import Outcome
+from dps.training.replica.activity import RankActivity
+from dps.training.replica.replica import Outcome
+from dps.training.replica.user_errors import with_place
+from dps.training.run.events import FitEvents
+from dps.training.run.joining import Joining
+from dps.training.run.launch import HISTORY
+from dps.training.run.mode_choice import Choosing
 
 _log = logging.getLogger("dps")
 

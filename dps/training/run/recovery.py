@@ -21,7 +21,7 @@ from dps.data.inspection import DataSummary
 from dps.errors import ClusterError, DPSError, ServerLostError, WorkerLostError
 from dps.training.job import Job
 from dps.training.position import Interim, Position
-from dps.training.watch import Watcher
+from dps.training.run.supervise import Watcher
 
 _log = logging.getLogger("dps")
 

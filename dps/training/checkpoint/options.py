@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dps._parameters import check_integer
 
 if TYPE_CHECKING:
-    from dps.training.checkpoint_lock import PathLock
+    from dps.training.checkpoint.lock import PathLock
 
 
 @dataclass(frozen=True)

@@ -27,20 +27,20 @@ from dps.data.partitions import Partition, Piece
 from dps.data.sources import Source
 from dps.data.targets import TargetEncoding
 from dps.errors import DPSError, ReplicaError, StoppedError
-from dps.group import Channel, ChannelSpec, Decide
 from dps.models import Model
 from dps.modes import Mode
 from dps.server.session import Session
-from dps.training.activity import RankActivity
-from dps.training.blas import one_thread_each
-from dps.training.causes import SentCause, described
-from dps.training.cuts import cuts_of
-from dps.training.history import EpochRecord, EpochReport
+from dps.training.epochs.records import EpochRecord, EpochReport
+from dps.training.epochs.stopping import StoppingRule
 from dps.training.lbfgs.full_batch import FullBatch, train_full_batch
-from dps.training.pauses import Pauses
-from dps.training.steps import FROM_THE_START, Begun, Steps
-from dps.training.stopping import StoppingRule
-from dps.training.validating import HeldOutRows, Validation
+from dps.training.replica.activity import RankActivity
+from dps.training.replica.blas import one_thread_each
+from dps.training.replica.channel import Channel, ChannelSpec, Decide
+from dps.training.replica.cuts import cuts_of
+from dps.training.replica.pauses import Pauses
+from dps.training.replica.steps import FROM_THE_START, Begun, Steps
+from dps.training.replica.user_errors import SentCause, described
+from dps.training.replica.validation import HeldOutRows, Validation
 from dps.transport import HostLink, Link, connect
 
 _BEAT_EVERY = 1.0  # seconds, or a quarter of the timeout

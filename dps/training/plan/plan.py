@@ -15,7 +15,7 @@ from dps.data.partitions import Piece
 from dps.modes import Mode
 from dps.server.sharding import fastest_shards
 from dps.training.defaults import FEWEST, batch_rows
-from dps.training.sharing import cut, level, replica_counts, worth_moving
+from dps.training.plan.sharing import cut, level, replica_counts, worth_moving
 
 #: As many stored values of X as are worth a further replica where the number is "auto".
 _ELEMENTS_PER_REPLICA = 1 << 17

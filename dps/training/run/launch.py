@@ -16,7 +16,6 @@ from dps.cluster.threads import LOCAL
 from dps.data.held_out import HeldOut
 from dps.data.inspection import DataSummary
 from dps.data.partitions import Piece
-from dps.group import ChannelSpec, HostPlace
 from dps.optimizers.update import Rates, Update
 from dps.server.placement import Placement, place
 from dps.server.shard import GroupSpec, Initial, MonitorInfo, ShardSpec
@@ -25,12 +24,13 @@ from dps.server.store import Arena, StoreSpec
 from dps.server.tables import arena_of, rows_by_shard
 from dps.server.window import INTERIM_WIDTH, WindowSpec
 from dps.training.defaults import touches_little
-from dps.training.history import EpochReport
+from dps.training.epochs.records import EpochReport
 from dps.training.job import Job
-from dps.training.plan import Plan, place_shards
+from dps.training.plan.plan import Plan, place_shards
 from dps.training.position import Interim
-from dps.training.replica import ReplicaSpec
-from dps.training.steps import Begun
+from dps.training.replica.channel import ChannelSpec, HostPlace
+from dps.training.replica.replica import ReplicaSpec
+from dps.training.replica.steps import Begun
 
 #: The ranks of each host; the first of them leads.
 Hosts = tuple[tuple[int, ...], ...]

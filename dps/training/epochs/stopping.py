@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dps.errors import NonFiniteError, ReplicaError
 from dps.scores.validation import Score
-from dps.training.history import EpochRecord, EpochReport
+from dps.training.epochs.records import EpochRecord, EpochReport
 
 #: An epoch of steps that lowers the loss by less than this share is on a plateau: passes over all
 #: rows gain more in the same time.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 
-from dps.group import Channel
+from dps.training.replica.channel import Channel
 
 #: Steps after which it is found out how long one takes.
 _FIRST = 8

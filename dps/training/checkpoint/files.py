@@ -31,8 +31,8 @@ from dps.models.layout import TableSpec
 from dps.server.placement import Placement
 from dps.server.session import joined
 from dps.server.snapshots import Kept
-from dps.training.checkpoint_path import CHECKPOINT, Place, places
-from dps.training.history import EpochRecord
+from dps.training.checkpoint.paths import CHECKPOINT, Place, places
+from dps.training.epochs.records import EpochRecord
 from dps.training.position import Interim, Within
 from dps.training.saved import KINDS
 

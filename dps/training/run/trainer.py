@@ -17,18 +17,18 @@ from dps.data.partitions import Piece
 from dps.errors import ClusterError, ServerLostError, WindowError, WorkerLostError
 from dps.monitor.advice import no_shared_memory
 from dps.server.session import Session
-from dps.training.checkpoints import Checkpoints
-from dps.training.choosing import Choosing
-from dps.training.fit_events import FitEvents
-from dps.training.holding_out import hold_out
+from dps.training.checkpoint.writer import Checkpoints
 from dps.training.job import FitResult, Job
-from dps.training.joining import Joining
-from dps.training.launch import Launch, cut_rows
-from dps.training.plan import Plan, make_plan, make_split, validating
+from dps.training.plan.holding_out import hold_out
+from dps.training.plan.plan import Plan, make_plan, make_split, validating
 from dps.training.position import Position
-from dps.training.recovery import Recovery
-from dps.training.replica import run_replica
-from dps.training.watch import Watcher
+from dps.training.replica.replica import run_replica
+from dps.training.run.events import FitEvents
+from dps.training.run.joining import Joining
+from dps.training.run.launch import Launch, cut_rows
+from dps.training.run.mode_choice import Choosing
+from dps.training.run.recovery import Recovery
+from dps.training.run.supervise import Watcher
 
 _log = logging.getLogger("dps")
 

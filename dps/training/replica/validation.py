@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from dps.data.blocks import Block, Segment
 from dps.data.sources import Source
 from dps.data.targets import TargetEncoding
-from dps.group import Channel, raise_unless_ran
 from dps.models import Model
 from dps.scores.validation import Score
+from dps.training.replica.channel import Channel, raise_unless_ran
 
 #: Of a rank's rows for validation: the sums of losses and of weights, and the report of a score.
 Validation = tuple[float, float, Sequence[float] | NDArray[np.float64]]

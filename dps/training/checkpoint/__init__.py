@@ -1,0 +1,1 @@
+"""Checkpoints: options, writing, files, locks."""

@@ -1,0 +1,1 @@
+"""Epochs: their records, and when training stops."""

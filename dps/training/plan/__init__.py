@@ -1,0 +1,1 @@
+"""How rows are shared out: replicas, batches, held-out rows."""

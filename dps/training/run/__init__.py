@@ -1,0 +1,1 @@
+"""A fit as generations: launch, supervise, recover."""
