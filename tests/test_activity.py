@@ -22,7 +22,7 @@ import dps.estimators.fitting
 from dps._runtime import activity as words
 from dps._runtime.activity import COMPUTE, LOAD, PULL, PUSH, STALENESS, WAIT, WIDTH, Activity
 from dps._runtime.loop import StepLoop
-from dps.data.blocks import Block, features_of
+from dps.data.feed.blocks import Block, features_of
 from dps.losses import LogLoss
 from dps.models.linear import LinearModel
 from dps.modes import Async

@@ -11,6 +11,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "dps"
 BELOW = {
     "torch": {"estimators", "models", "losses"},
     "estimators": {
+        "files",
         "metrics",
         "scores",
         "preprocessing",
@@ -24,6 +25,7 @@ BELOW = {
         "parameter_server",
     },
     "parameter_server": {
+        "files",
         "cluster",
         "transport",
         "server",
@@ -33,6 +35,7 @@ BELOW = {
         "_runtime",
     },
     "training": {
+        "files",
         "scores",
         "cluster",
         "data",
@@ -48,9 +51,10 @@ BELOW = {
     "model_selection": {"metrics", "cluster", "data", "_kernels"},
     "metrics": {"cluster", "data", "scores"},
     "scores": {"data", "losses"},
-    "preprocessing": {"data", "_kernels"},
+    "preprocessing": {"files", "data", "_kernels"},
     "cluster": {"data", "modes", "monitor", "server", "transport", "models", "losses"},
     "monitor": {"server", "transport", "_runtime"},
+    "files": set(),
     "data": {"models", "losses", "_kernels"},
     "transport": {"server", "_runtime"},
     "modes": {"server", "optimizers", "_runtime"},

@@ -17,7 +17,7 @@ import scipy.sparse
 from distributed import Client, LocalCluster
 
 import dps
-from dps.data.partitions import is_frame
+from dps.data.collections.partitions import is_frame
 
 CUTS = (0, 10, 10, 17, 40)
 LENGTHS = (10, 0, 7, 23)

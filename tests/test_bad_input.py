@@ -17,7 +17,7 @@ from distributed import Client, LocalCluster
 
 import dps
 from dps.cluster.dask import calls
-from dps.data.batches import held_out_rows
+from dps.data.feed.batches import held_out_rows
 from dps.errors import ClusterError, VersionError
 
 ROWS = 40

@@ -13,9 +13,9 @@ import scipy.sparse
 from hypothesis import given, settings, strategies as st
 from ranks import Group
 
-from dps.data.batches import Batches, held_out_rows
-from dps.data.blocks import Block, features_of
-from dps.data.sources import LoadedCut, Source
+from dps.data.feed.batches import Batches, held_out_rows
+from dps.data.feed.blocks import Block, features_of
+from dps.data.feed.cuts import LoadedCut, Source
 from dps.losses import SquaredError
 from dps.models.base import CSRRows
 from dps.models.linear import LinearModel

@@ -14,7 +14,7 @@ from configure import configure
 from distributed import Client
 
 import dps
-from dps.data.inspection import WIDE, inspect_partition
+from dps.data.survey.rows import WIDE, inspect_partition
 
 ROWS, COLUMNS = 40, 6
 Y = np.arange(ROWS) % 2

@@ -18,7 +18,7 @@ from conditions import until
 from configure import placed
 
 import dps
-from dps.data import directories
+from dps.files import directories
 from dps.training.checkpoint import lock as checkpoint_lock
 from dps.training.checkpoint.writer import Checkpoints
 from dps.training.run import supervise as watch

@@ -24,7 +24,7 @@ from own_models import Centred, Softmax
 
 import dps
 from dps._runtime.words import S_SNAPSHOT_0, S_SNAPSHOT_1
-from dps.data import directories
+from dps.files import directories
 from dps.losses import LogLoss
 from dps.server import snapshots
 from dps.training.checkpoint import files, writer as checkpoints

@@ -13,7 +13,7 @@ import pytest
 import scipy.sparse
 from distributed import Client, Future
 
-from dps.data.collections import Parts, rows_of, take
+from dps.data.collections.parts import Parts, rows_of, take
 
 ROWS = np.arange(21.0).reshape(7, 3)
 FRAME = pd.DataFrame(ROWS, columns=list("abc"))

@@ -20,7 +20,7 @@ from configure import placed
 from distributed import Client
 
 import dps
-from dps.data.spread import combine_spreads, spread_of
+from dps.data.survey.spread import combine_spreads, spread_of
 from dps.losses import LogLoss
 from dps.losses.classification import Softmax
 from dps.models.base import CSRRows, DenseRows

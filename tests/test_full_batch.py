@@ -13,7 +13,7 @@ from ranks import Group, at_once
 
 from dps._runtime.activity import BYTES, LOSS, PUSHES, ROWS, STEPS
 from dps._runtime.python import PythonGradient
-from dps.data.blocks import Block, features_of
+from dps.data.feed.blocks import Block, features_of
 from dps.errors import NonFiniteError
 from dps.losses import LogLoss, SquaredError
 from dps.models.linear import LinearModel

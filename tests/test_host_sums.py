@@ -13,7 +13,7 @@ from ranks import Group, at_once
 
 from dps import AllReduce, Sync
 from dps._runtime.loop import StepLoop
-from dps.data.blocks import Block, features_of
+from dps.data.feed.blocks import Block, features_of
 from dps.errors import NonFiniteError, StalledError, StoppedError
 from dps.losses import LogLoss, SquaredError
 from dps.models.linear import LinearModel

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dps.data.inspection import inspect_partition
+from dps.data.survey.rows import inspect_partition
 
 LABELS = {
     "bool": np.array([True, False, True]),

@@ -23,7 +23,7 @@ from sklearn.model_selection import GridSearchCV, train_test_split
 from sklearn.utils import check_random_state
 
 import dps
-from dps.data.batches import held_out_rows
+from dps.data.feed.batches import held_out_rows
 from dps.optimizers import AdamW, Constant
 from memory import measure_network
 

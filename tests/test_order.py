@@ -23,10 +23,10 @@ from sklearn.metrics import log_loss
 import dps
 from dps.cluster.dask import DaskCluster
 from dps.cluster.threads import ThreadCluster
-from dps.data.blocks import Block, features_of
+from dps.data.collections.partitions import Partition
 from dps.data.exchange import RandomSplit
-from dps.data.partitions import Partition
-from dps.data.sources import LoadedCut, Source
+from dps.data.feed.blocks import Block, features_of
+from dps.data.feed.cuts import LoadedCut, Source
 from dps.training.job import new_fit_id
 from dps.training.plan.plan import make_plan, make_split
 

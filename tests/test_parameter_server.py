@@ -35,7 +35,6 @@ from dps._runtime.message import Ending, Op
 from dps._runtime.service import Service
 from dps._runtime.tensors import TensorPart
 from dps._runtime.wire import SocketWire
-from dps.data.directories import read_directory, write_directory
 from dps.errors import (
     ClusterError,
     FencedError,
@@ -44,6 +43,7 @@ from dps.errors import (
     StalledError,
     TableFullError,
 )
+from dps.files.directories import read_directory, write_directory
 from dps.modes import Async
 from dps.optimizers import SGD, Adagrad, Adam, Constant, Momentum, Optimizer
 from dps.optimizers.names import get_optimizer

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from dps.data.partitions import Piece
+from dps.data.collections.partitions import Piece
 from dps.modes import MODES, Sync
 from dps.server.sharding import fastest_shards, seconds_of_a_step
 from dps.training.defaults import FEWEST

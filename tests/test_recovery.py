@@ -35,7 +35,7 @@ from dps.cluster.dask.loading import send
 from dps.cluster.dask.losses import set_free
 from dps.cluster.dask.placed import PlacedData
 from dps.cluster.dask.work import FitWork
-from dps.data.inspection import inspect_kept
+from dps.data.survey.rows import inspect_kept
 from dps.errors import ClusterError, VersionError, WorkerLostError
 from dps.losses import LogLoss
 from dps.training.epochs.records import EpochRecord

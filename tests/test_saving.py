@@ -16,8 +16,8 @@ from inside import carry_of
 from sklearn.base import clone
 
 import dps
-from dps.data import directories
 from dps.estimators import registry
+from dps.files import directories
 from dps.losses import Huber, LogLoss, Quantile
 from dps.optimizers import Adam, Cosine, Momentum
 from dps.preprocessing import FrameEncoder

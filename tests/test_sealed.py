@@ -16,8 +16,8 @@ import pytest
 from dask.tokenize import tokenize
 from distributed.protocol import dask_deserialize, dask_serialize, pickle as of_dask
 
-from dps.data.partitions import Partition
-from dps.data.sealed import identity, sealed
+from dps.data.collections.partitions import Partition
+from dps.data.collections.sealed import identity, sealed
 from dps.estimators.prediction import LinearRaw, RawPredictor
 
 #: Passes a pickle on, as Dask's scheduler does, in a process that has no dps.

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from scipy.sparse import csr_array
 
-from dps.data.spread import combine_spreads, spread_of
+from dps.data.survey.spread import combine_spreads, spread_of
 
 
 def columns(rows: int) -> Any:

@@ -30,13 +30,14 @@ from distributed import Client, LocalCluster, get_worker
 from hypothesis import given, settings, strategies as st
 
 import dps
-from dps.data import disk, keeping, sources
-from dps.data.alignment import partitions_of
-from dps.data.disk import DiskFile, file_of, forget_files
-from dps.data.prefetch import ahead
-from dps.data.recipes import recipes_of
-from dps.data.streams import Stream, kept_of
-from dps.data.tables import table_of, table_of_targets
+from dps.data.collections.alignment import partitions_of
+from dps.data.feed import cuts as sources
+from dps.data.feed.prefetch import ahead
+from dps.data.keep import disk, keeping
+from dps.data.keep.disk import DiskFile, file_of, forget_files
+from dps.data.keep.recipes import recipes_of
+from dps.data.keep.streams import Stream, kept_of
+from dps.data.keep.tables import table_of, table_of_targets
 from dps.errors import ClusterError
 from dps.preprocessing.frame_reader import keep_frame, read_frame
 from dps.training.replica import cuts, replica

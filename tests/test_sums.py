@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse as sp
 
 from dps._runtime.python import PythonGradient
-from dps.data.blocks import Block, features_of
+from dps.data.feed.blocks import Block, features_of
 from dps.errors import StoppedError
 from dps.losses import LogLoss
 from dps.models.linear import LinearModel

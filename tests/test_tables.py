@@ -10,7 +10,7 @@ import scipy.sparse
 from ranks import Group, at_once
 
 from dps._runtime.loop import StepLoop
-from dps.data.blocks import Block, features_of
+from dps.data.feed.blocks import Block, features_of
 from dps.errors import TableFullError
 from dps.losses import SquaredError
 from dps.models import TableSpec

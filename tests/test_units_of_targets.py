@@ -6,7 +6,7 @@ import pytest
 from sklearn.datasets import load_diabetes
 
 from dps import FMRegressor, MLPRegressor
-from dps.data.spread import merged
+from dps.data.survey.spread import merged
 from dps.losses import EpsilonInsensitive, Gamma, Huber, Poisson, Quantile, SquaredError
 from dps.losses.units import units_of
 

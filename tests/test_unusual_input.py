@@ -12,7 +12,7 @@ import pytest
 from distributed import Client, Future, LocalCluster
 
 import dps
-from dps.data.alignment import partitions_of
+from dps.data.collections.alignment import partitions_of
 
 ROWS = 120
 RNG = np.random.default_rng(0)

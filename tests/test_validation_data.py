@@ -20,7 +20,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import StandardScaler
 
 import dps
-from dps.data.partitions import Piece
+from dps.data.collections.partitions import Piece
 from dps.model_selection import GridSearchCV, train_test_split
 from dps.modes import Sync
 from dps.training.plan.plan import Plan, RankPlan, validating

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dps.cluster.options import Options
+from dps.data.collections.partitions import Counted, Partition, Piece
 from dps.data.exchange import RandomSplit
-from dps.data.partitions import Counted, Partition, Piece
 from dps.errors import WorkerLostError
 from dps.models.layout import TableSpec
 from dps.server.placement import Placement

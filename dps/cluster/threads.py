@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import Any
 
 from dps.cluster.base import ReplicaTask, ShardPlan, grace
+from dps.data.collections.partitions import Counted, Partition, is_dask
 from dps.data.exchange import RandomSplit, join_rows, take_rows
-from dps.data.keeping import Keeping, remake_partition
-from dps.data.partitions import Counted, Partition, is_dask
-from dps.data.streams import is_whole, open_partition
+from dps.data.keep.keeping import Keeping, remake_partition
+from dps.data.keep.streams import is_whole, open_partition
 from dps.errors import WorkerLostError
 from dps.server.placement import Placement
 from dps.server.session import Local, Session, Stores
@@ -85,7 +85,7 @@ class ThreadCluster:
         """Compute Dask partitions with Dask's own scheduler; keep others as they are."""
         given = [*partitions, *validation]
         if partitions and is_dask(partitions[0].X):
-            from dps.data.computing import computed, keeping_of
+            from dps.data.keep.computing import computed, keeping_of
 
             self._keeping = keeping_of(self._fit, cache, given, len(partitions))
             self._partitions = computed(given, self._keeping, prepare, len(partitions), loading)

@@ -15,7 +15,7 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from dps._kernels.columns import renumber
-from dps.data.inspection import WIDE
+from dps.data.survey.rows import WIDE
 
 #: Rows that say more than this of a column, on average, are likely to have all columns.
 _OFTEN = 32

@@ -14,8 +14,8 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from dps.data.batches import EXCHANGED, order_of
-from dps.data.targets import as_targets
+from dps.data.feed.batches import EXCHANGED, order_of
+from dps.data.feed.targets import as_targets
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,10 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from dps.cluster.choice import in_this_process
-from dps.data.blocks import as_rows
-from dps.data.inspection import WIDE, DataSummary
-from dps.data.spread import some_of
-from dps.data.targets import TargetEncoding, as_targets
+from dps.data.feed.blocks import as_rows
+from dps.data.feed.targets import TargetEncoding, as_targets
+from dps.data.survey.rows import WIDE, DataSummary
+from dps.data.survey.spread import some_of
 from dps.estimators.race import Losses, Penalty, Race
 from dps.losses.base import as_columns
 

@@ -21,9 +21,9 @@ from dps._parameters import Configuration
 from dps._sklearn import CallbackSupportMixin, with_callbacks
 from dps.cluster.choice import client_of, here
 from dps.cluster.options import Options
-from dps.data.alignment import in_memory
-from dps.data.collections import one_graph
-from dps.data.partitions import as_pandas, is_dask, meta_of
+from dps.data.collections.alignment import in_memory
+from dps.data.collections.partitions import as_pandas, is_dask, meta_of
+from dps.data.collections.parts import one_graph
 from dps.estimators.encoding import select
 from dps.estimators.habits import refuse_classes, refuse_unknown
 from dps.estimators.inputs import plain
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
         ScoringLike,
         VectorLike,
     )
-    from dps.data.inspection import Inspection
+    from dps.data.survey.rows import Inspection
     from dps.parameter_server import ParameterServer
     from dps.training.checkpoint.options import Checkpoint
     from dps.training.job import Job
@@ -191,7 +191,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
 
     def _inspection(self, survey: Survey) -> Inspection:
         """What is to be looked at before training, once an encoder has learned."""
-        from dps.data.inspection import Inspection
+        from dps.data.survey.rows import Inspection
 
         return Inspection()
 

@@ -31,7 +31,7 @@ from dps.training.defaults import (
 )
 
 if TYPE_CHECKING:
-    from dps.data.inspection import DataSummary
+    from dps.data.survey.rows import DataSummary
     from dps.estimators.base import DistributedEstimator
     from dps.modes import Mode
     from dps.training.lbfgs.full_batch import FullBatch

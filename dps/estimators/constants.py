@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dps.data.inspection import DataSummary
-from dps.data.quantiles import Points
-from dps.data.spread import far_means
+from dps.data.survey.quantiles import Points
+from dps.data.survey.rows import DataSummary
+from dps.data.survey.spread import far_means
 from dps.models.factorization import FactorInputs, FactorizationMachine
 from dps.models.linear import LinearModel
 from dps.models.network import TINY, Network

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted
 
-from dps.data.arrays import side_by_side
-from dps.data.partitions import is_dask
+from dps.data.collections.arrays import side_by_side
+from dps.data.collections.partitions import is_dask
 from dps.estimators.base import DistributedEstimator
 from dps.estimators.choices import asks_for_steps, check_known, refuse_passes, schedule_of
 from dps.estimators.making import Maker

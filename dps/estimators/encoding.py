@@ -15,8 +15,14 @@ import scipy.sparse
 from sklearn.base import clone
 from sklearn.utils.validation import validate_data
 
-from dps.data.defects import places
-from dps.data.partitions import columns_without_numbers, is_dask, is_frame, is_list, unmasked
+from dps.data.collections.partitions import (
+    columns_without_numbers,
+    is_dask,
+    is_frame,
+    is_list,
+    unmasked,
+)
+from dps.data.survey.defects import places
 from dps.preprocessing import FrameEncoder
 from dps.preprocessing.dtypes import check_frame
 

@@ -20,10 +20,13 @@ from sklearn.exceptions import ConvergenceWarning
 from dps._sklearn import FRAMES
 from dps.cluster.choice import cluster_for
 from dps.cluster.options import Options
-from dps.data.alignment import in_memory
-from dps.data.blocks import as_rows
-from dps.data.collections import one_graph
-from dps.data.inspection import (
+from dps.data.collections.alignment import in_memory
+from dps.data.collections.partitions import Partition, is_dask, is_frame, is_list
+from dps.data.collections.parts import one_graph
+from dps.data.feed.blocks import as_rows
+from dps.data.feed.targets import TargetEncoding
+from dps.data.survey.labels import check_kinds
+from dps.data.survey.rows import (
     DataSummary,
     GapsError,
     check_size,
@@ -32,9 +35,6 @@ from dps.data.inspection import (
     inspect_kept,
     warn_unless_repeated,
 )  # fmt: skip
-from dps.data.labels import check_kinds
-from dps.data.partitions import Partition, is_dask, is_frame, is_list
-from dps.data.targets import TargetEncoding
 from dps.estimators.callbacks import FitCallbacks
 from dps.estimators.encoding import Framed, encoding_for, framed, select
 from dps.estimators.inputs import check_found, partitions_for

@@ -14,10 +14,8 @@ import scipy.sparse
 from sklearn.utils import check_array, check_consistent_length, column_or_1d
 from sklearn.utils.validation import validate_data
 
-from dps.data.alignment import partitions_of
-from dps.data.blocks import as_rows
-from dps.data.defects import defect_of_structure
-from dps.data.partitions import (
+from dps.data.collections.alignment import partitions_of
+from dps.data.collections.partitions import (
     Partition,
     check_columns,
     check_names,
@@ -25,9 +23,11 @@ from dps.data.partitions import (
     is_frame,
     meta_of,
 )
+from dps.data.feed.blocks import as_rows
+from dps.data.survey.defects import defect_of_structure
 
 if TYPE_CHECKING:
-    from dps.data.inspection import DataSummary
+    from dps.data.survey.rows import DataSummary
     from dps.estimators.base import DistributedEstimator
 
 

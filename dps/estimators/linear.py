@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from dps._typing import Auto, OptimizerLike, RateLike
-    from dps.data.inspection import Inspection
+    from dps.data.survey.rows import Inspection
     from dps.training.job import Job
 
 
@@ -118,7 +118,7 @@ class _Linear(DistributedEstimator):
 
     def _inspection(self, survey: Survey) -> Inspection:
         """Steps in units of the features ask how these vary."""
-        from dps.data.inspection import Inspection
+        from dps.data.survey.rows import Inspection
 
         before = None if survey.start is None else survey.start.optimizer
         steps = takes_steps(self, survey.loss, survey.mode, survey.tol)
@@ -168,7 +168,7 @@ class _Linear(DistributedEstimator):
         centre, scale = (None, None) if before is None else (before.centre, before.scale)
         spread = None if of_values else summary.spread
         if summary.standards is not None and standardize and before is None:
-            from dps.data.spread import far_means
+            from dps.data.survey.spread import far_means
 
             mean, scale = summary.standards
             # A constant's whole value is its centre, so that its coefficient stays at zero.

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dps.data.sealed import identity, sealed
+from dps.data.collections.sealed import identity, sealed
 
 #: Bytes of a table that goes to every worker, and of a piece of one that does not.
 _WHOLE, _PIECE = 64 << 20, 16 << 20

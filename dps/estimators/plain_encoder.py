@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dps.data.defects import places
+from dps.data.survey.defects import places
 from dps.preprocessing import FrameEncoder
 from dps.preprocessing.features import Number, OneHot
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dps.data.quantiles import Points
+from dps.data.survey.quantiles import Points
 from dps.estimators.base import DistributedEstimator
 from dps.estimators.choices import asks_for_steps, check_known, refuse_passes
 from dps.estimators.constants import constant_columns, scaling_of
@@ -33,7 +33,7 @@ from dps.training.defaults import (
 )
 
 if TYPE_CHECKING:
-    from dps.data.inspection import DataSummary, Inspection
+    from dps.data.survey.rows import DataSummary, Inspection
     from dps.training.job import Job
     from dps.training.lbfgs.full_batch import FullBatch
 
@@ -88,7 +88,7 @@ class Planned(DistributedEstimator):
 
     def _inspection(self, survey: Survey) -> Inspection:
         """Numbers go in by their quantiles."""
-        from dps.data.inspection import Inspection
+        from dps.data.survey.rows import Inspection
 
         if survey.start is not None and survey.start.model is not None:
             constant = constant_columns(survey.start.model)

@@ -17,11 +17,11 @@ import scipy.sparse
 from numpy.typing import NDArray
 from sklearn.utils.extmath import safe_sparse_dot
 
-from dps.data.blocks import as_rows, features_of
-from dps.data.collections import Parts, blocks_of
-from dps.data.defects import defect_of_features, defect_of_structure, gaps_message, places
-from dps.data.partitions import check_columns, is_dask, is_list
-from dps.data.sealed import identity, sealed
+from dps.data.collections.partitions import check_columns, is_dask, is_list
+from dps.data.collections.parts import Parts, blocks_of
+from dps.data.collections.sealed import identity, sealed
+from dps.data.feed.blocks import as_rows, features_of
+from dps.data.survey.defects import defect_of_features, defect_of_structure, gaps_message, places
 from dps.estimators.lookups import TablePredictor
 
 if TYPE_CHECKING:

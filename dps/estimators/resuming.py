@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sklearn.utils import check_random_state
 
-from dps.data.directories import file_system
-from dps.data.records import Kind, RecordWriter
 from dps.estimators.survey import Survey
+from dps.files.directories import file_system
+from dps.files.records import Kind, RecordWriter
 from dps.training.checkpoint import files
 from dps.training.checkpoint.files import Found
 from dps.training.checkpoint.lock import PathLock

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dps.data.records import Kind
 from dps.estimators.own_models import Shape
+from dps.files.records import Kind
 from dps.models.arrays import Arrays
 from dps.models.columns import Column, Columns
 

@@ -12,12 +12,12 @@ from dataclasses import is_dataclass
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
-from dps.data.directories import read_directory, write_directory
-from dps.data.packed import pack, unpack
-from dps.data.records import Kind, RecordReader, RecordWriter
 from dps.estimators.registry import ESTIMATORS, find
 from dps.estimators.saved_checks import checks_of
 from dps.estimators.saved_models import own_kinds
+from dps.files.directories import read_directory, write_directory
+from dps.files.packed import pack, unpack
+from dps.files.records import Kind, RecordReader, RecordWriter
 from dps.preprocessing.saved import encoder_kinds
 from dps.training.saved import KINDS, kinds_by_name
 

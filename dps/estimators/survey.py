@@ -22,8 +22,8 @@ from dps.optimizers.schedules import Schedule
 if TYPE_CHECKING:
     from dps.cluster.base import Cluster
     from dps.data.columns import Columns
-    from dps.data.inspection import DataSummary
-    from dps.data.targets import TargetEncoding
+    from dps.data.feed.targets import TargetEncoding
+    from dps.data.survey.rows import DataSummary
     from dps.estimators.base import DistributedEstimator
     from dps.modes import Mode
     from dps.training.epochs.stopping import StoppingRule

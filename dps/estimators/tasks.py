@@ -15,9 +15,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from dps.cluster.choice import client_of
 from dps.cluster.options import Options
-from dps.data.alignment import in_memory
-from dps.data.partitions import is_dask
-from dps.data.targets import class_weights
+from dps.data.collections.alignment import in_memory
+from dps.data.collections.partitions import is_dask
+from dps.data.feed.targets import class_weights
 from dps.estimators.base import DistributedEstimator
 from dps.estimators.habits import refuse_unknown
 from dps.estimators.prediction import Finish
@@ -27,7 +27,7 @@ from dps.losses.names import get_loss
 
 if TYPE_CHECKING:
     from dps._typing import ClassificationLoss, MatrixLike, RegressionLoss, VectorLike
-    from dps.data.inspection import DataSummary
+    from dps.data.survey.rows import DataSummary
 
 
 def _first_of(mean: Any, raw: NDArray[np.floating]) -> NDArray[np.floating]:

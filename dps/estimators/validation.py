@@ -14,17 +14,17 @@ import scipy.sparse
 from sklearn.base import clone
 
 from dps.cluster.base import Cluster
-from dps.data.inspection import (
+from dps.data.collections.partitions import Partition, as_pandas, is_dask, is_frame, is_list
+from dps.data.feed.cuts import cut_at
+from dps.data.feed.targets import TargetEncoding
+from dps.data.survey.labels import check_kinds, combine_counts
+from dps.data.survey.rows import (
     DataSummary,
     Inspection,
     PartitionSummary,
     inspect_kept,
     warn_unless_repeated,
 )
-from dps.data.labels import check_kinds, combine_counts
-from dps.data.partitions import Partition, as_pandas, is_dask, is_frame, is_list
-from dps.data.sources import cut_at
-from dps.data.targets import TargetEncoding
 from dps.estimators.encoding import Encoding, framed, select
 from dps.estimators.inputs import partitions_for
 from dps.losses import Loss

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dps.cluster.choice import client_of
-from dps.data.collections import Parts, held, one_graph
-from dps.data.partitions import as_pandas, is_dask
+from dps.data.collections.partitions import as_pandas, is_dask
+from dps.data.collections.parts import Parts, held, one_graph
 from dps.metrics.classification import accuracy_score, brier_score_loss, log_loss
 from dps.metrics.explained import d2_absolute_error_score, d2_brier_score, d2_log_loss_score
 from dps.metrics.labels import balanced_accuracy_score, f1_score, precision_score, recall_score

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import numpy as np
 
 from dps.cluster.choice import client_of
-from dps.data.alignment import in_memory, partitions_of
-from dps.data.collections import one_graph
-from dps.data.partitions import as_pandas, is_dask
-from dps.data.results import results_of
-from dps.data.sealed import sealed
-from dps.data.targets import as_targets
+from dps.data.collections.alignment import in_memory, partitions_of
+from dps.data.collections.partitions import as_pandas, is_dask
+from dps.data.collections.parts import one_graph
+from dps.data.collections.results import results_of
+from dps.data.collections.sealed import sealed
+from dps.data.feed.targets import as_targets
 from dps.metrics.checks import Check, check_numbers
 
 if TYPE_CHECKING:

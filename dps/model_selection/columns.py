@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dps.data.collections import Parts, blocks_of, frame_of
+from dps.data.collections.parts import Parts, blocks_of, frame_of
 
 _METHODS = ("predict_proba", "predict_log_proba", "decision_function")
 

@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import indexable
 
-from dps.data.alignment import partitions_of
-from dps.data.batches import FOLDS, order_of
-from dps.data.collections import Parts, held, one_graph, persisted, rows_of, take
-from dps.data.labels import kind_of
-from dps.data.partitions import is_dask, is_list
-from dps.data.results import results_of
-from dps.data.sealed import sealed
-from dps.data.targets import as_targets
+from dps.data.collections.alignment import partitions_of
+from dps.data.collections.partitions import is_dask, is_list
+from dps.data.collections.parts import Parts, held, one_graph, persisted, rows_of, take
+from dps.data.collections.results import results_of
+from dps.data.collections.sealed import sealed
+from dps.data.feed.batches import FOLDS, order_of
+from dps.data.feed.targets import as_targets
+from dps.data.survey.labels import kind_of
 from dps.model_selection.splits import TEST, TRAIN, Given, asks_for_labels, pairs_of
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from sklearn import model_selection
 from sklearn.base import clone, is_classifier
 
 from dps.cluster.choice import client_of
-from dps.data.partitions import as_pandas, is_dask
+from dps.data.collections.partitions import as_pandas, is_dask
 from dps.model_selection.columns import in_all_columns
 from dps.model_selection.evaluation import Routes, evaluate, of_second_class, scorer_of
 from dps.model_selection.folds import Folds, PartitionKFold

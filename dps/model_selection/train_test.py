@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from sklearn import model_selection
 from sklearn.utils import check_random_state
 
-from dps.data.batches import SPLITS, key_of, order_of
-from dps.data.collections import Parts, one_graph, rows_of, take
-from dps.data.partitions import as_pandas, is_dask
-from dps.data.sealed import sealed
+from dps.data.collections.partitions import as_pandas, is_dask
+from dps.data.collections.parts import Parts, one_graph, rows_of, take
+from dps.data.collections.sealed import sealed
+from dps.data.feed.batches import SPLITS, key_of, order_of
 
 if TYPE_CHECKING:
     from dps._typing import RandomState, VectorLike

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dps.data.directories import read_directory, write_directory
-from dps.data.records import Kind, RecordReader, RecordWriter
 from dps.errors import NonFiniteError
+from dps.files.directories import read_directory, write_directory
+from dps.files.records import Kind, RecordReader, RecordWriter
 from dps.optimizers import Optimizer
 from dps.optimizers.names import OPTIMIZERS
 from dps.parameter_server.arguments import Initial, initial_values, learning_rate_of

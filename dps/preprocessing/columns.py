@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dps.data.tables import Flat, Ragged, Table
+from dps.data.keep.tables import Flat, Ragged, Table
 
 
 class ColumnError(ValueError):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from dps.data.partitions import check_names
+from dps.data.collections.partitions import check_names
 
 if TYPE_CHECKING:
     import pandas as pd

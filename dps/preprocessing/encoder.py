@@ -12,8 +12,8 @@ from sklearn.utils._param_validation import Interval, RealNotInt, StrOptions
 from sklearn.utils._set_output import _wrap_data_with_container
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from dps.data.collections import Parts
-from dps.data.partitions import is_dask, is_dask_frame, is_frame, is_list
+from dps.data.collections.partitions import is_dask, is_dask_frame, is_frame, is_list
+from dps.data.collections.parts import Parts
 from dps.preprocessing.dates import check_part_names
 from dps.preprocessing.dtypes import check_frame, unfit_columns
 

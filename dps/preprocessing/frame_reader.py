@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dps.data.collections.partitions import is_frame
 from dps.data.hashing import Hashes, hashes_of
-from dps.data.partitions import is_frame
 from dps.preprocessing.columns import (
     Codes,
     ColumnError,

@@ -19,8 +19,8 @@ import scipy.sparse
 
 from dps._kernels.encode import RowEncoder
 from dps._kernels.gather import ColumnTable
-from dps.data.defects import gaps_message
-from dps.data.tables import Table
+from dps.data.keep.tables import Table
+from dps.data.survey.defects import gaps_message
 from dps.preprocessing.columns import (
     ColumnError,
     FrameMaker,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dps.data.keeping import give_back_unused
+from dps.data.keep.keeping import give_back_unused
 from dps.preprocessing.columns import ReadFrame
 from dps.preprocessing.frame_reader import keep_frame, read_frame
 from dps.preprocessing.survey import FrameSurvey, Survey

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from dps.data.records import Kind
+from dps.files.records import Kind
 from dps.preprocessing.dates import PARTS
 from dps.preprocessing.encoder import FrameEncoder
 from dps.preprocessing.features import (

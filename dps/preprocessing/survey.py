@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dps.data.defects import ENCODE_MISSING
+from dps.data.survey.defects import ENCODE_MISSING
 from dps.preprocessing.columns import (
     Codes,
     ColumnError,

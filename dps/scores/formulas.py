@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dps.data.spread import merged
+from dps.data.survey.spread import merged
 from dps.losses.base import as_columns
 
 

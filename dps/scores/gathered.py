@@ -16,7 +16,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.metrics import get_scorer, get_scorer_names
 from sklearn.utils.metaestimators import available_if
 
-from dps.data.targets import TargetEncoding
+from dps.data.feed.targets import TargetEncoding
 from dps.losses import Loss
 from dps.scores.validation import SUMS, Score, seen
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dps.data.targets import TargetEncoding
+from dps.data.feed.targets import TargetEncoding
 from dps.scores import formulas
 
 _Self = TypeVar("_Self", bound="Score")

@@ -26,7 +26,7 @@ from dps.models.layout import Layout
 from dps.optimizers import Adagrad, Adam, Averaged, Constant, Optimizer, ScaledAdagrad, Schedule
 
 if TYPE_CHECKING:
-    from dps.data.inspection import DataSummary
+    from dps.data.survey.rows import DataSummary
 
 _Given = TypeVar("_Given", bound=Optimizer | None)
 
@@ -98,7 +98,7 @@ def is_wide(summary: DataSummary, alpha: float, l1: float) -> bool:
 
     Not where L1 is to select columns.
     """
-    from dps.data.inspection import WIDE
+    from dps.data.survey.rows import WIDE
 
     return (
         l1 == 0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dps.data.targets import TargetEncoding
+from dps.data.feed.targets import TargetEncoding
 from dps.models import Model
 from dps.modes import Mode
 from dps.optimizers import Optimizer

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dps._checks import count, floats
-from dps.data.records import Kind
+from dps.files.records import Kind
 from dps.losses.classification import Multilabel, OneVsRest
 from dps.losses.names import LOSSES
 from dps.models import TableSpec

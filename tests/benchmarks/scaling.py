@@ -26,7 +26,7 @@ from distributed import Client, Future, get_worker
 
 from dense import make
 from dps import LinearClassifier
-from dps.data.blocks import features_of
+from dps.data.feed.blocks import features_of
 from dps.losses import LogLoss
 from dps.models.linear import LinearModel
 from flights import DATA, on_cluster, read_flights, split

@@ -7,7 +7,7 @@ import scipy.sparse
 from cases import pairs
 
 from dps._kernels.moments import column_moments
-from dps.data.blocks import features_of
+from dps.data.feed.blocks import features_of
 
 KINDS = {
     "dense": lambda X: X,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from distributed import Client, default_client, get_worker
 
 from dps.cluster.dask.cluster import DaskCluster
-from dps.data.results import is_inherited
+from dps.data.collections.results import is_inherited
 
 __all__ = ["DaskCluster", "active_client", "inside_task"]
 

@@ -21,7 +21,7 @@ from distributed.client import _wait
 
 from dps.cluster.base import grace, until_known
 from dps.cluster.dask.progress import StallClock, TaskProgress, look_for_progress
-from dps.data.results import LOST, is_inherited
+from dps.data.collections.results import LOST, is_inherited
 from dps.errors import ClusterError, VersionError, WorkerLostError
 from dps.server.host import shared_memory_id
 

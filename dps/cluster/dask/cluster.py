@@ -28,9 +28,9 @@ from dps.cluster.dask.sending import EventSender
 from dps.cluster.dask.wish import Wish
 from dps.cluster.dask.work import FitWork
 from dps.cluster.options import Options
-from dps.data.disk import forget_files
+from dps.data.collections.partitions import Counted, Partition
 from dps.data.exchange import RandomSplit
-from dps.data.partitions import Counted, Partition
+from dps.data.keep.disk import forget_files
 from dps.errors import ClusterError, ServerLostError, VersionError, WorkerLostError
 from dps.monitor.dashboard import show_fits
 from dps.monitor.shard import ReportingShard

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from distributed import Client, Future
 
 from dps.cluster.dask.tasks import draw_each, item, join_pieces, pick_rows
+from dps.data.collections.partitions import Partition
+from dps.data.collections.sealed import sealed
 from dps.data.exchange import RandomSplit
-from dps.data.partitions import Partition
-from dps.data.sealed import sealed
 
 
 def exchange(

@@ -12,11 +12,11 @@ from distributed import Client, Future
 
 from dps.cluster.dask.calls import ask, confines, watched
 from dps.cluster.dask.tasks import cut
-from dps.data.computing import delayed_keep
-from dps.data.keeping import Keeping
-from dps.data.partitions import Partition
-from dps.data.recipes import shared_tasks
-from dps.data.results import LOST
+from dps.data.collections.partitions import Partition
+from dps.data.collections.results import LOST
+from dps.data.keep.computing import delayed_keep
+from dps.data.keep.keeping import Keeping
+from dps.data.keep.recipes import shared_tasks
 from dps.errors import ClusterError
 
 #: What users call the parts of a partition.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from distributed import Future
 
 from dps.cluster.dask.calls import ask
-from dps.data.partitions import Partition
+from dps.data.collections.partitions import Partition
 from dps.errors import ClusterError
 
 if TYPE_CHECKING:

@@ -29,12 +29,12 @@ from dps.cluster.dask.loading import (
 from dps.cluster.dask.losses import homes_after, restored, set_free
 from dps.cluster.dask.tasks import call_on_each, call_unopened, cut_out
 from dps.cluster.dask.work import FitWork
-from dps.data.computing import keeping_of, recipes_of_absent
+from dps.data.collections.partitions import Partition, Piece, is_dask
+from dps.data.collections.sealed import identity
 from dps.data.exchange import RandomSplit
-from dps.data.keeping import Keeping, absent_bytes, make_again, remake_partition
-from dps.data.partitions import Partition, Piece, is_dask
-from dps.data.sealed import identity
-from dps.data.streams import is_whole
+from dps.data.keep.computing import keeping_of, recipes_of_absent
+from dps.data.keep.keeping import Keeping, absent_bytes, make_again, remake_partition
+from dps.data.keep.streams import is_whole
 from dps.errors import ClusterError, WorkerLostError
 
 #: What stands for X, of a partition and its number.

@@ -13,7 +13,7 @@ from distributed.core import Status
 from dps.cluster.dask.calls import ask, fetch
 from dps.cluster.dask.progress import StallClock, TaskProgress, look_for_progress
 from dps.cluster.dask.work import FitWork
-from dps.data.partitions import Partition
+from dps.data.collections.partitions import Partition
 from dps.errors import ClusterError, WorkerLostError
 from dps.monitor.presence import metered
 from dps.server.session import Session

@@ -32,7 +32,7 @@ from dps.cluster.dask.calls import (
     shared_memory,
 )
 from dps.cluster.options import Options
-from dps.data.sealed import sealed
+from dps.data.collections.sealed import sealed
 from dps.errors import ClusterError, ServerLostError, WorkerLostError
 from dps.monitor.dashboard import show_fits
 from dps.monitor.shard import ReportingTensorShard

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dps.data.exchange import RandomSplit, join_rows, take_rows
-from dps.data.streams import Stream, open_partition
+from dps.data.keep.streams import Stream, open_partition
 
 
 def call_on_each(

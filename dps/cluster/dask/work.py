@@ -14,8 +14,8 @@ from dps.cluster.dask.calls import await_futures, fetch, ids, living, present, s
 from dps.cluster.dask.losses import set_free
 from dps.cluster.dask.silence import silent_among
 from dps.cluster.dask.spans import FitSpan
-from dps.data.partitions import Counted
-from dps.data.sealed import sealed
+from dps.data.collections.partitions import Counted
+from dps.data.collections.sealed import sealed
 from dps.errors import ClusterError, WorkerLostError
 
 _log = logging.getLogger("dps")

@@ -1,9 +1,9 @@
 """Checkpoints in a directory: the contents of each, and the newest that is whole.
 
-``000007-<run>/`` has the files of shards (``part-...``) and the manifest of `dps.data.directories`,
-which is written last: without it there is no checkpoint. Files say nothing of replicas, and of
-shards only which elements each had, so that any number of them may go on. It must not know who
-writes when.
+``000007-<run>/`` has the files of shards (``part-...``) and the manifest of
+`dps.files.directories`, which is written last: without it there is no checkpoint. Files say nothing
+of replicas, and of shards only which elements each had, so that any number of them may go on. It
+must not know who writes when.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dps._checks import count
-from dps.data.directories import (
+from dps.files.directories import (
     Part,
     read_directory,
     read_part,
     write_directory,
     write_part,
 )
-from dps.data.records import Kind, RecordReader, RecordWriter
+from dps.files.records import Kind, RecordReader, RecordWriter
 from dps.models.layout import TableSpec
 from dps.server.placement import Placement
 from dps.server.session import joined

@@ -29,7 +29,7 @@ from typing import Any
 import psutil
 
 from dps.cluster.base import grace
-from dps.data.directories import file_system, write_file
+from dps.files.directories import file_system, write_file
 from dps.server.host import host_id
 
 _log = logging.getLogger("dps")

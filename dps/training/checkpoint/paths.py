@@ -17,7 +17,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from dps.data.directories import MANIFEST, file_system, read_manifest
+from dps.files.directories import MANIFEST, file_system, read_manifest
 
 #: The kind of a checkpoint's manifest.
 CHECKPOINT = "checkpoint"

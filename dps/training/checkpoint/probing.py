@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable
 from functools import partial
 
-from dps.data.directories import file_system, write_file
+from dps.files.directories import file_system, write_file
 from dps.server.session import Check, Stores
 from dps.server.snapshots import Kept
 

@@ -22,8 +22,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from dps.cluster.base import grace
-from dps.data.directories import Part, file_system
 from dps.errors import DPSError
+from dps.files.directories import Part, file_system
 from dps.server.placement import Placement
 from dps.server.session import Check, Stores
 from dps.server.snapshots import Kept

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from dps._kernels.coordinates import Coordinates
 from dps._runtime.activity import COMPUTE, PUSH
-from dps.data.sources import Source
+from dps.data.feed.cuts import Source
 from dps.errors import NonFiniteError
 from dps.models import Model
 from dps.models.base import WithFeatures

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from dps._kernels.moments import column_moments
 from dps._runtime.activity import COMPUTE, LOAD
-from dps.data.blocks import Block
-from dps.data.sources import Source
+from dps.data.feed.blocks import Block
+from dps.data.feed.cuts import Source
 from dps.models import Model
 from dps.training.lbfgs.passes import GradientSum, Pass, StreamedPass
 from dps.training.replica.channel import Channel

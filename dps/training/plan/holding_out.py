@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dps.cluster.base import Cluster
-from dps.data.held_out import HeldOut
-from dps.data.inspection import DataSummary
-from dps.data.targets import TargetEncoding, as_targets
+from dps.data.feed.held_out import HeldOut
+from dps.data.feed.targets import TargetEncoding, as_targets
+from dps.data.survey.rows import DataSummary
 
 if TYPE_CHECKING:
     from dps.training.job import Job

@@ -10,8 +10,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from dps.data.collections.partitions import Piece
 from dps.data.exchange import RandomSplit
-from dps.data.partitions import Piece
 from dps.modes import Mode
 from dps.server.sharding import fastest_shards
 from dps.training.defaults import FEWEST, batch_rows

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
-from dps.data.partitions import Piece
+from dps.data.collections.partitions import Piece
 
 #: The rows of each worker, in order.
 Held = Mapping[str, Sequence[Piece]]

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from dps.data.blocks import Block, features_of
-from dps.data.partitions import Partition, Piece
-from dps.data.sources import Cut, LoadedCut, StreamedCut, cut_at
-from dps.data.streams import Stream, Values, open_partition
+from dps.data.collections.partitions import Partition, Piece
+from dps.data.feed.blocks import Block, features_of
+from dps.data.feed.cuts import Cut, LoadedCut, StreamedCut, cut_at
+from dps.data.keep.streams import Stream, Values, open_partition
 
 if TYPE_CHECKING:
     from dps.training.replica.replica import ReplicaSpec

@@ -21,11 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dps._runtime.activity import COMPUTE, LOAD, PULL, PUSH, Activity
-from dps.data.batches import Batches
-from dps.data.held_out import HeldOut
-from dps.data.partitions import Partition, Piece
-from dps.data.sources import Source
-from dps.data.targets import TargetEncoding
+from dps.data.collections.partitions import Partition, Piece
+from dps.data.feed.batches import Batches
+from dps.data.feed.cuts import Source
+from dps.data.feed.held_out import HeldOut
+from dps.data.feed.targets import TargetEncoding
 from dps.errors import DPSError, ReplicaError, StoppedError
 from dps.models import Model
 from dps.modes import Mode

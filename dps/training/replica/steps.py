@@ -16,7 +16,7 @@ from dps._kernels.rows import Gradient
 from dps._runtime.activity import LOAD, PUSH
 from dps._runtime.loop import StepLoop
 from dps._runtime.python import PythonGradient
-from dps.data.batches import Batches, Group
+from dps.data.feed.batches import Batches, Group
 from dps.errors import NonFiniteError
 from dps.models import Model
 from dps.optimizers import Schedule

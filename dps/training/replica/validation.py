@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dps.data.blocks import Block, Segment
-from dps.data.sources import Source
-from dps.data.targets import TargetEncoding
+from dps.data.feed.blocks import Block, Segment
+from dps.data.feed.cuts import Source
+from dps.data.feed.targets import TargetEncoding
 from dps.models import Model
 from dps.scores.validation import Score
 from dps.training.replica.channel import Channel, raise_unless_ran

@@ -13,9 +13,9 @@ import numpy as np
 
 from dps.cluster.base import Cluster, ReplicaTask, ShardPlan
 from dps.cluster.threads import LOCAL
-from dps.data.held_out import HeldOut
-from dps.data.inspection import DataSummary
-from dps.data.partitions import Piece
+from dps.data.collections.partitions import Piece
+from dps.data.feed.held_out import HeldOut
+from dps.data.survey.rows import DataSummary
 from dps.optimizers.update import Rates, Update
 from dps.server.placement import Placement, place
 from dps.server.shard import GroupSpec, Initial, MonitorInfo, ShardSpec

@@ -17,7 +17,7 @@ import time
 from dataclasses import dataclass, replace
 
 from dps.cluster.base import Cluster
-from dps.data.inspection import DataSummary
+from dps.data.survey.rows import DataSummary
 from dps.errors import ClusterError, DPSError, ServerLostError, WorkerLostError
 from dps.training.job import Job
 from dps.training.position import Interim, Position

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from dps.cluster.base import Cluster
+from dps.data.collections.partitions import Piece
 from dps.data.exchange import count_rows
-from dps.data.inspection import DataSummary
-from dps.data.partitions import Piece
+from dps.data.survey.rows import DataSummary
 from dps.errors import ClusterError, ServerLostError, WindowError, WorkerLostError
 from dps.monitor.advice import no_shared_memory
 from dps.server.session import Session

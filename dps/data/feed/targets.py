@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dps.data.partitions import unmasked
+from dps.data.collections.partitions import unmasked
 from dps.losses import Loss
 from dps.losses.classification import Multilabel
 from dps.losses.units import Units

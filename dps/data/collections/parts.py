@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dps.data.partitions import is_dask, is_dask_frame, is_list, is_part
-from dps.data.results import results_of
-from dps.data.sealed import identity, sealed
+from dps.data.collections.partitions import is_dask, is_dask_frame, is_list, is_part
+from dps.data.collections.results import results_of
+from dps.data.collections.sealed import identity, sealed
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -16,9 +16,9 @@ from typing import ClassVar
 import numpy as np
 
 from dps._kernels.order import derived, shuffle
-from dps.data.batches import Group, Part, key_of, spread
-from dps.data.blocks import Block
-from dps.data.prefetch import ahead
+from dps.data.feed.batches import Group, Part, key_of, spread
+from dps.data.feed.blocks import Block
+from dps.data.feed.prefetch import ahead
 
 #: Cuts whose rows are mixed in a batch, at the most: enough that data sorted by date or label
 #: trains as well as shuffled data, few enough that a batch is not cut into crumbs.

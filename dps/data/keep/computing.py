@@ -14,11 +14,11 @@ from typing import Any
 import dask
 from dask.callbacks import Callback
 
-from dps.data.keeping import Keeping, absent_bytes, keep_partition, make_again
-from dps.data.partitions import Counted, Partition
-from dps.data.recipes import Recipe, recipes_of
-from dps.data.results import computing
-from dps.data.sealed import identity, sealed
+from dps.data.collections.partitions import Counted, Partition
+from dps.data.collections.results import computing
+from dps.data.collections.sealed import identity, sealed
+from dps.data.keep.keeping import Keeping, absent_bytes, keep_partition, make_again
+from dps.data.keep.recipes import Recipe, recipes_of
 from dps.errors import ClusterError
 
 _log = logging.getLogger("dps")

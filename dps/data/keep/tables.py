@@ -15,10 +15,10 @@ from typing import Any, Protocol
 import numpy as np
 import scipy.sparse
 
-from dps.data.blocks import as_rows
-from dps.data.defects import defect_of_structure
-from dps.data.partitions import is_frame
-from dps.data.targets import as_targets
+from dps.data.collections.partitions import is_frame
+from dps.data.feed.blocks import as_rows
+from dps.data.feed.targets import as_targets
+from dps.data.survey.defects import defect_of_structure
 
 
 class _Sliced(Protocol):

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dps.data.directories import arrays_of
+from dps.files.directories import arrays_of
 
 
 def pack(content: object, arrays: Mapping[str, np.ndarray]) -> bytes:

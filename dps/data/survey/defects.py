@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import scipy.sparse
 
-from dps.data.partitions import check_columns
+from dps.data.collections.partitions import check_columns
 from dps.losses import Loss
 
 if TYPE_CHECKING:

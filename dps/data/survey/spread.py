@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dps._kernels.moments import column_moments
-from dps.data.blocks import SparseFeatures, features_of
+from dps.data.feed.blocks import SparseFeatures, features_of
 
 #: Stored values of a partition that are looked at.
 _SAMPLED = 1 << 19

@@ -14,7 +14,7 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from dps.data.spread import some_of
+from dps.data.survey.spread import some_of
 
 #: Rows of a partition that are looked at, and points of a column that are kept.
 _SAMPLED, _KEPT = 1 << 15, 256

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from dps.data.collections import Parts, one_graph
-from dps.data.partitions import Partition, is_dask, is_dask_frame, is_list
-from dps.data.results import results_of
-from dps.data.sealed import sealed
+from dps.data.collections.partitions import Partition, is_dask, is_dask_frame, is_list
+from dps.data.collections.parts import Parts, one_graph
+from dps.data.collections.results import results_of
+from dps.data.collections.sealed import sealed
 
 
 def partitions_of(

@@ -15,8 +15,10 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from dps.data.blocks import as_rows
-from dps.data.defects import (
+from dps.data.feed.blocks import as_rows
+from dps.data.feed.targets import as_targets
+from dps.data.keep.streams import Stream, open_partition
+from dps.data.survey.defects import (
     defect_of_domain,
     defect_of_features,
     defect_of_lengths,
@@ -25,9 +27,9 @@ from dps.data.defects import (
     defect_of_weights,
     is_of_gaps,
 )
-from dps.data.labels import check_kinds, combine_counts, count_labels
-from dps.data.quantiles import Points, combine_points, points_of
-from dps.data.spread import (
+from dps.data.survey.labels import check_kinds, combine_counts, count_labels
+from dps.data.survey.quantiles import Points, combine_points, points_of
+from dps.data.survey.spread import (
     ColumnSums,
     Moments,
     Spread,
@@ -37,8 +39,6 @@ from dps.data.spread import (
     spread_of,
     standards,
 )
-from dps.data.streams import Stream, open_partition
-from dps.data.targets import as_targets
 from dps.losses import Loss
 
 #: Columns from which sparse rows may say little of each.
@@ -113,7 +113,7 @@ class DataSummary:
     target_mean: tuple[float, ...]  # of each column of y, weighted; of one column of labels 0
     target_std: tuple[float, ...]
     spread: Spread | None  # of the columns of X, where it was asked for
-    # (2, n_features) of dense columns and of numbers, see `dps.data.spread.standards`; None:
+    # (2, n_features) of dense columns and of numbers, see `dps.data.survey.spread.standards`; None:
     # there are none.
     standards: NDArray[np.float64] | None
     # Of the columns that were asked for; None where there are none, in all partitions.

@@ -17,12 +17,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dps.data.collections import rows_of, take
-from dps.data.defects import defect_of_lengths, defect_of_structure
-from dps.data.disk import file_of
-from dps.data.partitions import unmasked
-from dps.data.recipes import Recipe
-from dps.data.streams import Stream, Values, kept_of
+from dps.data.collections.partitions import unmasked
+from dps.data.collections.parts import rows_of, take
+from dps.data.keep.disk import file_of
+from dps.data.keep.recipes import Recipe
+from dps.data.keep.streams import Stream, Values, kept_of
+from dps.data.survey.defects import defect_of_lengths, defect_of_structure
 
 #: The part of a worker's memory that its partitions may fill; Dask begins to spill at 0.6.
 _FILLED = 0.5

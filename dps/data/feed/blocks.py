@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dps._kernels.gather import ColumnTable
 from dps._kernels.rows import BlockRows
-from dps.data.partitions import unmasked
+from dps.data.collections.partitions import unmasked
 from dps.models.base import CSRRows, DenseRows, Rows
 
 

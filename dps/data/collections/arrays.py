@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dps.data.partitions import is_dask
+from dps.data.collections.partitions import is_dask
 
 
 def side_by_side(X: Any) -> Any:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
-from dps.data.tables import Store, Table, table_of, table_of_targets
+from dps.data.keep.tables import Store, Table, table_of, table_of_targets
 
 #: X, y and weight of a partition.
 Values = tuple[Any, Any, Any]

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dps._kernels.order import shuffle
-from dps.data.blocks import Block
-from dps.data.targets import as_targets
+from dps.data.feed.blocks import Block
+from dps.data.feed.targets import as_targets
 
 
 class BlockSource(Protocol):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from dps.data.batches import held_out_rows
+from dps.data.feed.batches import held_out_rows
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dps.data.partitions import Partition, is_part
-from dps.data.streams import Values
+from dps.data.collections.partitions import Partition, is_part
+from dps.data.keep.streams import Values
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""Dask collections and local containers as aligned partitions."""

@@ -1,0 +1,1 @@
+"""From partitions to the rows of each step."""

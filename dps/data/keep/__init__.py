@@ -1,0 +1,1 @@
+"""Where encoded partitions are kept: memory, disk, or computed again."""

@@ -1,0 +1,1 @@
+"""Files: records as JSON, directories of arrays."""
