@@ -25,11 +25,11 @@ if TYPE_CHECKING:
         preprocessing as preprocessing,
     )
     from dps.estimators.custom import ModelClassifier, ModelRegressor
-    from dps.estimators.fm import FMClassifier, FMRegressor
+    from dps.estimators.factorization import FMClassifier, FMRegressor
+    from dps.estimators.files.save import load
     from dps.estimators.linear import LinearClassifier, LinearRegressor
-    from dps.estimators.mlp import MLPClassifier, MLPRegressor
-    from dps.estimators.saving import load
-    from dps.estimators.serving import ServedModel
+    from dps.estimators.network import MLPClassifier, MLPRegressor
+    from dps.estimators.served.read import ServedModel
     from dps.modes import AllReduce, Async, Hybrid, Sync
     from dps.parameter_server import EmbeddingTable, ParameterServer
     from dps.training.checkpoint.options import Checkpoint
@@ -62,22 +62,22 @@ _HOMES = {
     "AllReduce": "dps.modes",
     "Async": "dps.modes",
     "Checkpoint": "dps.training.checkpoint.options",
-    "FMClassifier": "dps.estimators.fm",
-    "FMRegressor": "dps.estimators.fm",
+    "FMClassifier": "dps.estimators.factorization",
+    "FMRegressor": "dps.estimators.factorization",
     "Hybrid": "dps.modes",
     "LinearClassifier": "dps.estimators.linear",
     "LinearRegressor": "dps.estimators.linear",
-    "MLPClassifier": "dps.estimators.mlp",
-    "MLPRegressor": "dps.estimators.mlp",
+    "MLPClassifier": "dps.estimators.network",
+    "MLPRegressor": "dps.estimators.network",
     "ModelClassifier": "dps.estimators.custom",
     "ModelRegressor": "dps.estimators.custom",
     "ParameterServer": "dps.parameter_server",
-    "ServedModel": "dps.estimators.serving",
+    "ServedModel": "dps.estimators.served.read",
     "EmbeddingTable": "dps.parameter_server",
     "Sync": "dps.modes",
     "TorchClassifier": "dps.torch",
     "TorchRegressor": "dps.torch",
-    "load": "dps.estimators.saving",
+    "load": "dps.estimators.files.save",
 }
 
 #: Packages that users reach as ``dps.NAME``.

@@ -18,7 +18,7 @@ from configure import configure
 from ranks import MODES, Group
 
 import dps
-import dps.estimators.fitting
+import dps.estimators.fit.fit
 from dps._runtime import activity as words
 from dps._runtime.activity import COMPUTE, LOAD, PULL, PUSH, STALENESS, WAIT, WIDTH, Activity
 from dps._runtime.loop import StepLoop
@@ -39,13 +39,13 @@ from dps.training.replica.activity import RankActivity
 def results(monkeypatch: pytest.MonkeyPatch) -> list[FitResult]:
     """What fits of this test have ended with."""
     kept: list[FitResult] = []
-    train = dps.estimators.fitting.train
+    train = dps.estimators.fit.fit.train
 
     def keeping(*args: Any) -> FitResult:
         kept.append(train(*args))
         return kept[-1]
 
-    monkeypatch.setattr("dps.estimators.fitting.train", keeping)
+    monkeypatch.setattr("dps.estimators.fit.fit.train", keeping)
     return kept
 
 

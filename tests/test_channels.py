@@ -16,7 +16,7 @@ from distributed import Client, Future
 import dps
 from dps.cluster.dask.cluster import DaskCluster
 from dps.cluster.threads import ThreadCluster
-from dps.estimators.progress import Progress
+from dps.estimators.fit.progress import Progress
 from dps.losses import LogLoss
 from dps.training.run import events as fit_events, launch, supervise as watch
 
@@ -61,7 +61,7 @@ def failing(verbose: int, max_iter: int) -> Iterator[Progress]:
 
 
 def test_a_viewer_that_fails_at_the_end_costs_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dps.estimators.callbacks.showing", failing)
+    monkeypatch.setattr("dps.estimators.fit.callbacks.showing", failing)
     model = classifier(verbose=1)
     with pytest.raises(BrokenPipeError, match="nobody reads"):
         model.fit(X, Y)
@@ -73,7 +73,7 @@ def test_a_viewer_that_fails_at_the_end_hides_no_error(monkeypatch: pytest.Monke
         def evaluate(self, y: Any, raw: Any, weight: Any, out: Any) -> float:
             raise ZeroDivisionError("the loss broke")
 
-    monkeypatch.setattr("dps.estimators.callbacks.showing", failing)
+    monkeypatch.setattr("dps.estimators.fit.callbacks.showing", failing)
     with pytest.raises(ZeroDivisionError, match="the loss broke") as caught:
         classifier(verbose=1, loss=Failing()).fit(X, Y)
     assert any("nobody reads" in note for note in caught.value.__notes__)
@@ -160,7 +160,7 @@ def test_a_second_ctrl_c_while_a_fit_is_cleared_away(monkeypatch: pytest.MonkeyP
     def showing(*_: Any) -> Iterator[Progress]:
         yield on_epochs
 
-    monkeypatch.setattr("dps.estimators.callbacks.showing", showing)
+    monkeypatch.setattr("dps.estimators.fit.callbacks.showing", showing)
     before(monkeypatch, ThreadCluster, "close", press)
     model = classifier(verbose=1, max_iter=10**6)
     with pytest.raises(KeyboardInterrupt):

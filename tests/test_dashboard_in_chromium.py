@@ -60,7 +60,9 @@ def endless_fit(
         if seen.is_set():
             raise Enough
 
-    monkeypatch.setattr("dps.estimators.callbacks.showing", lambda *_: contextlib.nullcontext(tell))
+    monkeypatch.setattr(
+        "dps.estimators.fit.callbacks.showing", lambda *_: contextlib.nullcontext(tell)
+    )
     model = dps.LinearClassifier(
         client=client, optimizer="adagrad", max_iter=10**6, tol=None, verbose=1, **parameters
     )

@@ -165,7 +165,7 @@ def _fits_tell(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         threading.current_thread().epochs.set()  # type: ignore[attr-defined]
 
     monkeypatch.setattr(launch, "rates_of", decided)
-    monkeypatch.setattr("dps.estimators.callbacks.showing", lambda *_: nullcontext(closed))
+    monkeypatch.setattr("dps.estimators.fit.callbacks.showing", lambda *_: nullcontext(closed))
     fits_end_when_told(monkeypatch)
     yield
     end_all()
@@ -181,7 +181,7 @@ def note_fits(monkeypatch: pytest.MonkeyPatch) -> None:
         _fits.append(new_fit_id())
         return _fits[-1]
 
-    monkeypatch.setattr("dps.estimators.fitting.new_fit_id", noted)
+    monkeypatch.setattr("dps.estimators.fit.fit.new_fit_id", noted)
 
 
 def files() -> list[Path]:
@@ -451,7 +451,7 @@ def test_an_error_while_the_scheduler_is_busy_stops_replicas(
         os.kill(processes[0].pid, signal.SIGSTOP)
         raise ZeroDivisionError("the callback broke")
 
-    monkeypatch.setattr("dps.estimators.callbacks.showing", lambda *_: nullcontext(broken))
+    monkeypatch.setattr("dps.estimators.fit.callbacks.showing", lambda *_: nullcontext(broken))
     with scheduler_apart(tmp_path) as (client, processes):
         fit = Fit(client)
         assert isinstance(fit.fails(60), ZeroDivisionError)
@@ -475,7 +475,7 @@ def test_ctrl_c_keeps_the_last_closed_epoch_and_goes_on(
             interrupted.set()
             signal.pthread_kill(main, signal.SIGINT)
 
-    monkeypatch.setattr("dps.estimators.callbacks.showing", lambda *_: nullcontext(interrupt))
+    monkeypatch.setattr("dps.estimators.fit.callbacks.showing", lambda *_: nullcontext(interrupt))
     X, y = classification()
     estimator = dps.LinearClassifier(
         mode=mode, max_iter=10**6, tol=None, verbose=1, random_state=0, n_replicas=2

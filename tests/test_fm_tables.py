@@ -17,7 +17,7 @@ from inside import carry_of
 import dps
 from dps import FMClassifier, FMRegressor, LinearClassifier
 from dps.errors import TableFullError
-from dps.estimators import lookups
+from dps.estimators.predict import tables as lookups
 from dps.models.base import CSRRows
 from dps.preprocessing import FrameEncoder
 from dps.server import snapshots

@@ -12,7 +12,7 @@ import scipy.sparse
 from inside import carry_of
 
 import dps
-from dps.estimators import fitting
+from dps.estimators.fit import fit as fitting
 from dps.training.job import Job
 from dps.training.position import Position
 from dps.training.run import trainer

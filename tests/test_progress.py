@@ -116,7 +116,7 @@ def test_without_a_handler_that_hears_verbose_2_shows_the_log_on_stderr_for_that
 
 
 def test_two_fits_share_the_log_until_the_last_one_ends() -> None:
-    from dps.estimators.progress import showing
+    from dps.estimators.fit.progress import showing
 
     log = logging.getLogger("dps")
     first, second = showing(2, 10), showing(2, 10)

@@ -361,7 +361,7 @@ def test_what_a_worker_held_is_loaded_again_where_it_dies_before_training(
     if phase == "computed":
         X = X.map_blocks(dies, meta=np.empty((0, 0)))
     else:
-        monkeypatch.setattr("dps.estimators.fitting.inspect_kept", dies)
+        monkeypatch.setattr("dps.estimators.fit.fit.inspect_kept", dies)
     model = classifier(client, max_iter=2).fit(X, y)
     assert_exact(model)
     (loss,) = model.fit_report_.losses
@@ -734,7 +734,7 @@ def test_rows_that_kill_every_worker_end_the_fit(
     def dies(*args: Any, **options: Any) -> Any:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    monkeypatch.setattr("dps.estimators.fitting.inspect_kept", dies)
+    monkeypatch.setattr("dps.estimators.fit.fit.inspect_kept", dies)
     with pytest.raises(ClusterError, match="on 4 workers that died before training began"):
         classifier(client, n_replicas=1).fit(*rows())
 

@@ -16,7 +16,7 @@ from inside import carry_of
 from sklearn.base import clone
 
 import dps
-from dps.estimators import registry
+from dps.estimators.base import declare as registry
 from dps.files import directories
 from dps.losses import Huber, LogLoss, Quantile
 from dps.optimizers import Adam, Cosine, Momentum

@@ -18,7 +18,7 @@ from distributed.protocol import dask_deserialize, dask_serialize, pickle as of_
 
 from dps.data.collections.partitions import Partition
 from dps.data.collections.sealed import identity, sealed
-from dps.estimators.prediction import LinearRaw, RawPredictor
+from dps.estimators.predict.predict import LinearRaw, RawPredictor
 
 #: Passes a pickle on, as Dask's scheduler does, in a process that has no dps.
 PASS_ON = """

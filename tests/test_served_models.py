@@ -24,7 +24,7 @@ from sklearn.exceptions import NotFittedError
 
 import dps
 from dps.errors import ClusterError, ServerLostError, StalledError
-from dps.estimators import publishing, serving
+from dps.estimators.served import publish as publishing, read as serving
 from dps.losses import LogLoss
 
 X, Y = load_breast_cancer(return_X_y=True)

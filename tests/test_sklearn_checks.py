@@ -18,7 +18,7 @@ from dps import (
     ModelClassifier,
     ModelRegressor,
 )
-from dps.estimators import registry
+from dps.estimators.base import declare as registry
 
 #: One of each family, which share all but their models.
 ESTIMATORS = [

@@ -337,7 +337,7 @@ def test_nothing_is_left_on_disk(client: Client, monkeypatch: pytest.MonkeyPatch
 
     seen: list[int] = []
     monkeypatch.setattr(
-        "dps.estimators.callbacks.showing",
+        "dps.estimators.fit.callbacks.showing",
         lambda *_: contextlib.nullcontext(lambda records: seen.extend([held()] * len(records))),
     )
     for where, files in ((client, 2), (None, 1)):
@@ -361,7 +361,7 @@ def test_a_fit_that_fails_before_it_trains_leaves_nothing_written_down(
         assert sum(client.run(write_down).values()) == 2
         raise ZeroDivisionError
 
-    monkeypatch.setattr("dps.estimators.fitting.combine", fails)
+    monkeypatch.setattr("dps.estimators.fit.fit.combine", fails)
     with pytest.raises(ZeroDivisionError):
         fitted(CONTAINERS["array"], client, "disk")
     assert sum(client.run(lambda: len(disk._written_down)).values()) == 0

@@ -12,7 +12,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from versions import L1
 
 import dps
-from dps.estimators import fitting
+from dps.estimators.fit import fit as fitting
 from dps.optimizers import SGD, Adagrad, Constant
 from dps.training.job import Job
 from dps.training.lbfgs.full_batch import FullBatch

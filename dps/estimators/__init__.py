@@ -6,8 +6,8 @@ A new one derives from :class:`Classifier` or :class:`Regressor` and is decorate
 
 from __future__ import annotations
 
-from dps.estimators.registry import estimator
-from dps.estimators.tasks import Classifier, Regressor
+from dps.estimators.base.classifier import Classifier, Regressor
+from dps.estimators.base.declare import estimator
 
 __all__ = ["Classifier", "Regressor", "estimator"]
 

@@ -13,21 +13,21 @@ from sklearn.utils.validation import check_is_fitted
 
 from dps.data.collections.arrays import side_by_side
 from dps.data.collections.partitions import is_dask
-from dps.estimators.base import DistributedEstimator
-from dps.estimators.choices import asks_for_steps, check_known, refuse_passes, schedule_of
-from dps.estimators.making import Maker
-from dps.estimators.own_models import (
+from dps.estimators.auto.epochs import passes
+from dps.estimators.auto.optimizers import asks_for_steps, check_known, refuse_passes, schedule_of
+from dps.estimators.base.classifier import AnyClassifier, AnyRegressor
+from dps.estimators.base.declare import estimator
+from dps.estimators.base.estimator import DistributedEstimator
+from dps.estimators.base.nested import Maker
+from dps.estimators.base.user_models import (
     ModelLossOfLabels,
     ModelLossOfNumbers,
     Shape,
     columns_of,
     probabilities,
 )
-from dps.estimators.planned import passes
-from dps.estimators.prediction import Finish
-from dps.estimators.registry import estimator
-from dps.estimators.survey import Survey
-from dps.estimators.tasks import AnyClassifier, AnyRegressor
+from dps.estimators.fit.survey import Survey
+from dps.estimators.predict.predict import Finish
 from dps.losses import Loss
 from dps.models.arrays import Arrays
 from dps.models.columns import Columns

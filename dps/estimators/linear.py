@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from dps.estimators.base import DistributedEstimator
-from dps.estimators.choices import (
+from dps.estimators.auto.optimizers import (
     check_stochastic,
     choose_batch_size,
     choose_full_batch,
@@ -29,12 +28,13 @@ from dps.estimators.choices import (
     rate_of,
     takes_steps,
 )
-from dps.estimators.docs import LINEAR
-from dps.estimators.encoding import coefficient_names, index_of
-from dps.estimators.prediction import LinearRaw
-from dps.estimators.registry import estimator
-from dps.estimators.survey import Survey
-from dps.estimators.tasks import Classifier, Regressor
+from dps.estimators.base.classifier import Classifier, Regressor
+from dps.estimators.base.declare import estimator
+from dps.estimators.base.estimator import DistributedEstimator
+from dps.estimators.base.parameters import LINEAR
+from dps.estimators.fit.encoding import coefficient_names, index_of
+from dps.estimators.fit.survey import Survey
+from dps.estimators.predict.predict import LinearRaw
 from dps.models.linear import LinearModel
 from dps.optimizers import Averaged, Optimizer
 from dps.optimizers.names import get_optimizer
@@ -136,7 +136,7 @@ class _Linear(DistributedEstimator):
         """L-BFGS, or steps in units of the features; see `DistributedEstimator._plan`."""
         summary, loss, varying = survey.summary, survey.loss, np.empty(0, np.intp)
         if survey.start is not None:
-            from dps.estimators.constants import linear_goes_on
+            from dps.estimators.auto.constants import linear_goes_on
 
             survey.start, varying = linear_goes_on(survey.start, summary)
         start = survey.start
@@ -223,7 +223,7 @@ class _Linear(DistributedEstimator):
         times, standardize = self._alpha_times, bool(self.standardize)
         tried: list[tuple[float, float, bool]] = []
         if self.alpha == "cv":
-            from dps.estimators.alpha import choose_alpha
+            from dps.estimators.auto.alpha import choose_alpha
 
             times, standardize, tried = choose_alpha(
                 self, survey.cluster, survey.summary, survey.targets, survey.seed
@@ -351,7 +351,7 @@ class _Linear(DistributedEstimator):
         array([0, 0])
         """
         check_is_fitted(self)
-        from dps.estimators.plain import plain_linear
+        from dps.estimators.export.sklearn import plain_linear
 
         return plain_linear(self)
 

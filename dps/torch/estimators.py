@@ -12,11 +12,16 @@ from numpy.typing import NDArray
 from sklearn.utils._param_validation import StrOptions
 from torch import nn
 
+from dps.estimators.base.classifier import AnyClassifier, AnyRegressor
+from dps.estimators.base.declare import estimator
+from dps.estimators.base.user_models import (
+    ModelLossOfLabels,
+    ModelLossOfNumbers,
+    Shape,
+    probabilities,
+)
 from dps.estimators.custom import Stepped
-from dps.estimators.own_models import ModelLossOfLabels, ModelLossOfNumbers, Shape, probabilities
-from dps.estimators.prediction import Finish
-from dps.estimators.registry import estimator
-from dps.estimators.tasks import AnyClassifier, AnyRegressor
+from dps.estimators.predict.predict import Finish
 from dps.losses import Loss
 from dps.torch.criteria import criterion_of
 from dps.torch.module import TorchModel

@@ -44,7 +44,7 @@ from neighbours import NEIGHBOURS, Neighbour, alone, little_shared_memory
 from uneven import Slow
 
 import dps
-import dps.estimators.fitting as fitting_module
+import dps.estimators.fit.fit as fitting_module
 from dps.errors import ClusterError, DPSError, WorkerLostError
 
 ROWS, EPOCHS = 2400, 5

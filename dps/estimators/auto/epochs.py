@@ -1,0 +1,305 @@
+"""What models share that are trained in planned epochs, from outputs that vary by about one.
+
+It knows no model: layers, schedules, where outputs start, and how columns of numbers lie.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from numbers import Integral
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dps.data.survey.quantiles import Points
+from dps.estimators.auto.constants import constant_columns, scaling_of
+from dps.estimators.auto.optimizers import asks_for_steps, check_known, refuse_passes
+from dps.estimators.base.estimator import DistributedEstimator
+from dps.estimators.fit.survey import Survey
+from dps.losses import Loss
+from dps.losses.units import Units, units_of
+from dps.optimizers import SGD, AdamW, Averaged, Constant, Cosine, Optimizer, Schedule
+from dps.optimizers.names import get_optimizer
+from dps.optimizers.schedules import SCHEDULES
+from dps.training.defaults import (
+    GAIN_THAT_COUNTS,
+    RELATIVE_TOL,
+    TOL_OF_PASSES,
+    base_of,
+    batch_rows,
+)
+
+if TYPE_CHECKING:
+    from dps.data.survey.rows import DataSummary, Inspection
+    from dps.training.job import Job
+    from dps.training.lbfgs.full_batch import FullBatch
+
+#: Steps that "auto" plans, in so many epochs; rows a batch, and batches an epoch.
+_STEPS, _FEWEST_EPOCHS, _MOST_EPOCHS = 2500, 12, 100
+_SMALLEST, _LARGEST, _BATCHES = 32, 256, 50
+#: Epochs over which parameters are averaged.
+_MEAN_EPOCHS = 2.0
+#: Rows from which some are held out.
+_ROWS_TO_VALIDATE = 100
+#: Share of the epochs in which the rate grows.
+_WARM = 0.05
+#: Spreads from zero at which float32 would blur a column.
+_BLURRED = 1e5
+#: What float32 holds with room to spare.
+_LARGE = 1e30
+#: What "auto" stands for.
+_BETA2, _EPSILON = 0.95, 1e-8
+#: Passes over all rows that "auto" plans for L-BFGS, as scikit-learn does.
+PASSES = 200
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class Planned(DistributedEstimator):
+    """Estimators in planned epochs of a model with a kernel, which numbers go into by quantiles."""
+
+    _ends_as_planned: ClassVar[bool] = True
+
+    @property
+    def _most_epochs(self) -> int:
+        """As asked for, or what "auto" may come to."""
+        most: Any = self.max_iter
+        return _MOST_EPOCHS if most == "auto" else int(most)
+
+    def _restore_columns(
+        self, survey: Survey, job: Job, values: NDArray[np.floating]
+    ) -> tuple[Any, NDArray[np.floating]]:
+        """The model of y as it is, and its parameters and state."""
+        model: Any = job.model
+        if (units := job.targets.units) is not None:
+            model = model.with_outputs(job.targets.loss, units.start, units.reach)
+        return model, values
+
+    def _check(self, survey: Survey) -> None:
+        """A loss needs a kernel."""
+        if survey.loss.native is None:
+            given: Any = self
+            raise ValueError(
+                f"loss={given.loss!r} is written in Python, which linear models alone can "
+                "train: use a loss of dps.losses"
+            )
+
+    def _inspection(self, survey: Survey) -> Inspection:
+        """Numbers go in by their quantiles."""
+        from dps.data.survey.rows import Inspection
+
+        if survey.start is not None and survey.start.model is not None:
+            constant = constant_columns(survey.start.model)
+            return Inspection(points=True, numbers=constant) if constant else Inspection()
+        encoding = survey.encoding
+        numbers = None if encoding is None else encoding.encoder._layout.number_columns
+        return Inspection(points=True, numbers=numbers)
+
+
+def averaged(optimizer: Optimizer, rows: int, batch: int, total: int) -> Averaged:
+    """The mean of an optimizer's parameters over the last two epochs.
+
+    rows, total: to train on, and with those that are held out.
+    """
+    horizon = max(1, round(_MEAN_EPOCHS * rows / batch_rows(batch, total)))
+    return Averaged(optimizer, horizon=horizon)
+
+
+def auto_batch(rows: int) -> int:
+    """Rows of an update: a fiftieth of all, as a power of two.
+
+    Examples
+    --------
+    >>> auto_batch(150), auto_batch(5000), auto_batch(1_000_000)
+    (32, 128, 256)
+    """
+    return int(min(_LARGEST, max(_SMALLEST, 2 ** round(math.log2(max(rows, 1) / _BATCHES)))))
+
+
+def auto_epochs(rows: int, batch: int) -> int:
+    """Epochs that make about 2,500 updates.
+
+    Examples
+    --------
+    >>> auto_epochs(150, 32), auto_epochs(20_000, 256), auto_epochs(1_000_000, 256)
+    (100, 32, 12)
+    """
+    return min(_MOST_EPOCHS, max(_FEWEST_EPOCHS, math.ceil(_STEPS * batch / max(rows, 1))))
+
+
+def rows_to_train_on(estimator: DistributedEstimator, survey: Survey) -> tuple[bool, int]:
+    """Whether early stopping looks at rows that are held out, and how many others there are."""
+    held_out, summary = estimator.early_stopping, survey.summary
+    if held_out == "auto":
+        enough = summary.total >= _ROWS_TO_VALIDATE
+        held_out = not survey.partial and (enough or bool(summary.validation))
+    rows = summary.total
+    if held_out and not summary.validation:
+        rows = max(1, round(rows * (1 - estimator.validation_fraction)))
+    return bool(held_out), rows
+
+
+def hidden_units(sizes: Any) -> tuple[int, ...]:
+    """The units of each hidden layer.
+
+    Examples
+    --------
+    >>> hidden_units([64, 32]), hidden_units(8), hidden_units(())
+    ((64, 32), (8,), ())
+    """
+    hidden = (sizes,) if isinstance(sizes, Integral) else tuple(sizes)
+    if not all(isinstance(size, Integral) and int(size) > 0 for size in hidden):
+        raise ValueError(f"hidden_layer_sizes must be numbers above 0, got {sizes!r}")
+    return tuple(map(int, hidden))
+
+
+def planned_schedule(given: Any, rate: float, epochs: int | None) -> Schedule:
+    """A schedule, itself, by its rate or by its name; from `rate` on, over so many epochs.
+
+    "auto" is a cosine; where it is not known how many epochs there will be it is constant.
+    """
+    if isinstance(given, Schedule):
+        return given
+    if not isinstance(given, str):
+        return Constant(float(given))
+    if given in ("auto", "cosine"):
+        if epochs is None:
+            return Constant(rate)
+        return Cosine(rate, float(epochs), warmup=_WARM * epochs)
+    if given not in SCHEDULES:
+        raise ValueError(
+            "The 'learning_rate' parameter must be a float, a Schedule or a str among "
+            f"{['auto', *sorted(SCHEDULES)]}. Got {given!r} instead."
+        )
+    return SCHEDULES[given](rate)
+
+
+def outputs_of(survey: Survey) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Where raw outputs start, and by how much they vary."""
+    summary, targets = survey.summary, survey.targets
+    scale = np.ones(survey.n_outputs)
+    if targets.classes is None:
+        mean, std = np.array(summary.target_mean), np.array(summary.target_std)
+        reach = np.asarray(survey.loss.reach(mean, std), np.float64)
+        return survey.loss.start(mean), np.where(reach > 0, reach, scale)
+    return survey.first_raw(), scale
+
+
+class Outputs(NamedTuple):
+    """How the outputs of a model in training, which vary by about one, become raw outputs."""
+
+    shift: NDArray[np.float64]
+    scale: NDArray[np.float64]
+    loss: Loss
+    slope: float  # that is much of a derivative of the loss by such an output
+
+
+def choose_outputs(survey: Survey) -> Outputs:
+    """Outputs of a classification as they are; targets of a regression are in units from now on.
+
+    In those of the model that training goes on from, if there is one.
+    """
+    before = None if survey.start is None else survey.start.model
+    start, reach = outputs_of(survey)
+    if before is not None and before.n_outputs == survey.n_outputs:
+        start, reach = before.output_shift, before.output_scale
+    loss = survey.targets.loss
+    if survey.targets.classes is not None:
+        return Outputs(start, reach, loss, 1.0)
+    units = units_of(loss, start, reach)
+    survey.targets = replace(survey.targets, units=units)
+    # A deviation off.
+    y = units.of_targets(np.add(survey.summary.target_mean, survey.summary.target_std))
+    slopes = np.empty((1, len(y)))
+    units.loss.evaluate(y[None], units.output_shift[None], None, slopes)
+    slope = float(np.mean(np.abs(slopes) * units.output_scale))
+    return Outputs(units.output_shift, units.output_scale, units.loss, slope if slope > 0 else 1.0)
+
+
+def dtype_of(
+    summary: DataSummary, edges: Sequence[NDArray[np.float64]], units: Units | None
+) -> np.dtype[np.floating]:
+    """float32 if it tells apart, and holds, values of columns with such bins and predictions."""
+    points = summary.points or ()
+    single = _single_will_do(points, edges)
+    if units is not None:
+        sizes = np.hypot(summary.target_mean, summary.target_std)
+        known = np.abs(np.log(sizes[sizes > 0]))
+        far = np.abs(units.start) > _BLURRED * units.reach
+        single = single and not far.any() and bool((known < math.log(_LARGE) / 2).all())
+    return np.dtype("f4" if single else "f8")
+
+
+def _single_will_do(points: Sequence[Points], edges: Sequence[NDArray[np.float64]]) -> bool:
+    centre, spread = scaling_of(points)
+    if (np.abs(centre) * spread > _BLURRED).any():
+        return False
+    extremes = [abs(value) for each in points for value in each.values[[0, -1]]]
+    steep = [width for each in edges for width in np.diff(each) if width > 0]
+    large = max(extremes, default=0.0) < _LARGE and spread.max(initial=0.0) < _LARGE
+    return bool(large and min(steep, default=1.0) > 1 / _LARGE)
+
+
+def adamw(slope: float) -> AdamW:
+    """AdamW, where that is much of a derivative of the loss."""
+    return AdamW(beta2=_BETA2, epsilon=_EPSILON * slope)
+
+
+def optimizer_of(given: Any, slope: float = 1.0) -> Optimizer:
+    """The optimizer of stochastic steps.
+
+    Raises ValueError: there is none of that name.
+    """
+    if given == "auto":
+        return adamw(slope)
+    if given == "lbfgs":
+        return SGD()  # of which no step is taken
+    check_known(given, "auto", "lbfgs")
+    return get_optimizer(given)
+
+
+def regularized(
+    estimator: DistributedEstimator, optimizer: Optimizer, decay: float, penalty: float
+) -> tuple[Optimizer, float]:
+    """The optimizer, and the strength of the L2 penalty; both are ours where alpha is "auto".
+
+    optimizer: AdamW has a weight decay instead of a penalty.
+    decay, penalty: used by default.
+    """
+    ours, base = estimator.alpha == "auto", base_of(optimizer)
+    l2 = penalty if ours else float(estimator.alpha)
+    if not isinstance(base, AdamW):
+        return optimizer, l2
+    if estimator.optimizer == "auto" or base.weight_decay == "auto":
+        base = replace(base, weight_decay=decay if ours else 0.0)
+        optimizer = replace(optimizer, base=base) if isinstance(optimizer, Averaged) else base
+    return optimizer, 0.0 if ours else l2
+
+
+def check_passes(estimator: DistributedEstimator, partial: bool) -> None:
+    """Raise where something was asked for that passes over all rows cannot honour."""
+    dropout = estimator.dropout
+    refuse_passes(
+        *["partial_fit"] * partial,
+        *asks_for_steps(estimator),
+        *[f"dropout={dropout!r}"] * (dropout not in (0, type(estimator).dropout)),
+    )
+
+
+def passes(l2: float, summary: DataSummary, tol: float | None, patience: int) -> FullBatch:
+    """L-BFGS in the model's own units: in a network's, layers of all widths learn alike."""
+    from dps.training.lbfgs.full_batch import FullBatch
+
+    return FullBatch(
+        l2=l2,
+        l1=0.0,
+        tolerance=(tol or 0.0) * TOL_OF_PASSES,
+        relative=(tol or 0.0) * TOL_OF_PASSES * RELATIVE_TOL,
+        patience=patience,
+        least=-np.inf if tol is None else tol * GAIN_THAT_COUNTS,
+        width=0.0,
+        near=0.0,
+        row_elements=summary.elements / summary.total,
+    )

@@ -1,0 +1,1 @@
+"""What all estimators share: parameters, classifiers and regressors, the decorator."""

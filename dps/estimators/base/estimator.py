@@ -1,0 +1,487 @@
+"""What every estimator has: its parameters, scikit-learn's contract, and the way into a fit."""
+
+from __future__ import annotations
+
+from abc import ABCMeta, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from copy import deepcopy
+from dataclasses import dataclass
+from html import escape
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, clone
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from dps._parameters import Configuration
+from dps._sklearn import CallbackSupportMixin, with_callbacks
+from dps.cluster.choice import client_of, here
+from dps.cluster.options import Options
+from dps.data.collections.alignment import in_memory
+from dps.data.collections.partitions import as_pandas, is_dask, meta_of
+from dps.data.collections.parts import one_graph
+from dps.estimators.base.habits import refuse_classes, refuse_unknown
+from dps.estimators.fit.encoding import select
+from dps.estimators.fit.inputs import plain
+from dps.estimators.fit.survey import Survey
+from dps.estimators.predict.predict import (
+    EncodedPredictor,
+    Finish,
+    FittedModel,
+    Predictor,
+    Raw,
+    RawPredictor,
+    apply_to,
+)
+from dps.losses import Loss
+from dps.optimizers.names import get_optimizer
+from dps.preprocessing import FrameEncoder
+from dps.training.state import TrainState
+
+if TYPE_CHECKING:
+    from dps._typing import (
+        Auto,
+        ClientLike,
+        MatrixLike,
+        ModeLike,
+        PathLike,
+        RandomState,
+        ScoringLike,
+        VectorLike,
+    )
+    from dps.data.survey.rows import Inspection
+    from dps.parameter_server import ParameterServer
+    from dps.training.checkpoint.options import Checkpoint
+    from dps.training.job import Job
+    from dps.training.report import FitReport
+
+#: Parameters of `fit` by name.
+_OF_FIT = ("X", "y", "sample_weight", "X_val", "y_val", "sample_weight_val", "resume")
+#: Parameters that are configurations.
+_CONFIGURED = ("optimizer", "mode", "loss", "learning_rate")
+
+
+class _Later(type):
+    """A class by its name, for `isinstance`: it has no instance before its module is loaded."""
+
+    def __instancecheck__(cls, value: object) -> bool:
+        return issubclass(type(value), cls)
+
+    def __subclasscheck__(cls, kind: type) -> bool:
+        path = cls.__module__, cls.__qualname__
+        return any((each.__module__, each.__qualname__) == path for each in kind.__mro__)
+
+
+_Mode = _Later("Mode", (), {"__module__": "dps.modes.base"})
+_Score = _Later("Score", (), {"__module__": "dps.scores.validation"})
+_Checkpoint = _Later("Checkpoint", (), {"__module__": "dps.training.checkpoint.options"})
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
+    """Base of the estimators: parameters, places to run, and what a fit leaves.
+
+    Parameters of a subclass are fields of a dataclass, so that each is declared once. It says how
+    its model is trained, in `_plan`, and what users see of it, in `_fitted`; all else (inputs,
+    encoders, clusters, modes, predictions, files) is here and the same for all.
+    """
+
+    max_iter: int | Auto = 1000
+    tol: float | None = 1e-4
+    shuffle: bool | Literal["global"] = True
+    random_state: RandomState = None
+    early_stopping: bool | Auto = False
+    validation_fraction: float = 0.1
+    scoring: ScoringLike = "loss"
+    n_iter_no_change: int | Auto = 5
+    warm_start: bool = False
+    verbose: int = 0
+    encoder: FrameEncoder | Auto = "auto"
+    batch_size: int | Auto = "auto"
+    mode: ModeLike = "sync"
+    n_replicas: int | Auto = "auto"
+    checkpoint: Checkpoint | None = None
+    client: ClientLike | None = None
+    server: ParameterServer | str | None = None
+
+    _classification: ClassVar[bool]
+    #: Of the models it trains, for files; and what a fit leaves in these of its own.
+    _model_type: ClassVar[Any] = None
+    _saved: ClassVar[tuple[str, ...]] = ("_model", "_params")
+    #: Parameters that may be code, which is in no file.
+    _code: ClassVar[tuple[str, ...]] = ()
+    #: Whether the model is written by its user.
+    _is_own: ClassVar[bool] = False
+    #: Whether training is planned to its last epoch, so that to get there is no failure.
+    _ends_as_planned: ClassVar[bool] = False
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "tol": [Interval(Real, 0, None, closed="left"), None],
+        "shuffle": ["boolean", StrOptions({"global"})],
+        "random_state": ["random_state"],
+        "early_stopping": ["boolean", StrOptions({"auto"})],
+        "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
+        "scoring": [str, _Score, callable],  # of a function the error says how
+        "n_iter_no_change": [Interval(Integral, 1, None, closed="left")],
+        "warm_start": ["boolean"],
+        "verbose": ["verbose"],
+        "encoder": [FrameEncoder, StrOptions({"auto"})],
+        "batch_size": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
+        "mode": [str, _Mode],
+        "n_replicas": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
+        "checkpoint": [_Checkpoint, None],
+        "client": "no_validation",
+        "server": "no_validation",
+    }
+
+    def __init_subclass__(cls, **options: object) -> None:
+        super().__init_subclass__(**options)
+        own = cls.__dict__.get("_parameter_constraints", {})
+        cls._parameter_constraints = {}
+        for base in reversed(cls.__mro__[1:]):
+            cls._parameter_constraints |= getattr(base, "_parameter_constraints", {})
+        cls._parameter_constraints |= own
+
+    def _validate_params(self) -> None:
+        refuse_classes(self, self._parameter_constraints)
+        super()._validate_params()
+
+    @abstractmethod
+    def _plan(self, survey: Survey) -> Job:
+        """How to train on such data: what :meth:`Survey.job` makes of a model and an optimizer.
+
+        It is called in each fit once rows have been looked at, and leaves the estimator as it is.
+        """
+
+    @abstractmethod
+    def _fitted(self, model: Any, params: NDArray[np.floating]) -> dict[str, Any]:
+        """The fitted attributes that parameters (n,) of that model make, by their names."""
+
+    @abstractmethod
+    def _loss(self) -> Loss:
+        """The loss as the user gave it."""
+
+    @property
+    def _stops_early(self) -> bool:
+        """Whether early stopping is asked for; networks and machines decide "auto" themselves."""
+        return self.early_stopping != "auto" and bool(self.early_stopping)
+
+    @property
+    def _most_epochs(self) -> int:
+        """Epochs at the most, as far as is known before data has been seen."""
+        return int(self.max_iter)
+
+    def _check(self, survey: Survey) -> None:
+        """Raise where parameters do not go together; nothing has been read yet."""
+
+    def _drop_columns(self, survey: Survey, X: Any) -> Any:
+        """What is trained on of an X in one piece; then `survey.columns` has the columns."""
+        return X
+
+    def _restore_columns(
+        self, survey: Survey, job: Job, values: NDArray[np.floating]
+    ) -> tuple[Any, NDArray[np.floating]]:
+        """The model of all columns, and rows of its parameters and state."""
+        return job.model, values
+
+    def _inspection(self, survey: Survey) -> Inspection:
+        """What is to be looked at before training, once an encoder has learned."""
+        from dps.data.survey.rows import Inspection
+
+        return Inspection()
+
+    def _attributes(self, model: Any, params: NDArray[np.floating]) -> dict[str, Any]:
+        """What a fit leaves of its model, which predictions, warm starts and files need."""
+        found = self._fitted(model, params)
+        return found | {"_model": model, "_params": params} if "_params" in self._saved else found
+
+    def _raw(self) -> Raw:
+        """The trained model."""
+        return FittedModel(self._model, self._params)
+
+    def _warm(self) -> TrainState | None:
+        """Where `fit` starts with ``warm_start=True``."""
+        return TrainState(self._params, self._model) if hasattr(self, "_model") else None
+
+    def _tensor_names(self, model: Any) -> list[str]:
+        """The tensors by which a server has that model, see `_tensors`."""
+        return [tensor.name for tensor in model.layout.tensors if tensor.size]
+
+    def _tensors(self, model: Any, params: NDArray[np.floating]) -> dict[str, NDArray[np.floating]]:
+        """A model's parameters by names, as a server has them."""
+        views = model.layout.views(np.ascontiguousarray(params))
+        return {name: views[name] for name in self._tensor_names(model)}
+
+    def _from_tensors(
+        self, model: Any, tensors: Mapping[str, NDArray[np.floating]]
+    ) -> tuple[Any, NDArray[np.floating]]:
+        """The model and its parameters of such tensors, which belong to a model of that kind."""
+        params = np.zeros(model.layout.size, model.dtype)
+        for name, view in model.layout.views(params).items():
+            if view.size:
+                view[...] = tensors[name]
+        return model, params
+
+    @classmethod
+    def _is_option(cls, name: str) -> bool:
+        """Whether a parameter is for what makes the model, see `Maker`."""
+        return False
+
+    @abstractmethod
+    def predict(self, X: MatrixLike) -> Any:
+        """What is predicted of rows. Lazy for Dask input."""
+
+    def fit(
+        self,
+        X: MatrixLike,
+        y: VectorLike,
+        sample_weight: VectorLike | None = None,
+        *,
+        X_val: MatrixLike | None = None,
+        y_val: VectorLike | None = None,
+        sample_weight_val: VectorLike | None = None,
+        resume: bool = False,
+        **unknown: object,
+    ) -> Self:
+        """Train to the stopping rule.
+
+        Parameters
+        ----------
+        X : array, sparse matrix, dataframe, dask array or dask dataframe of shape (n, n_features)
+            Numbers; a dataframe may also have columns of categories, strings and lists, see
+            `encoder`. Or a list of Delayed objects or Futures, one a partition, of numbers. Blocks
+            of a dask array may be sparse; lengths may be unknown, partitions empty or unequal.
+        y : vector of length n, or of shape (n, n_outputs)
+            The columns of a regression are several targets, those of a classification labels of
+            which a row may have any number, by 0 and 1; sparse, too.
+            Of the same kind as `X` or another one: partition i belongs to partition i of
+            `X`, and its rows in order. No index is looked at. A local one is cut like `X`
+            where the lengths of its partitions are known.
+        sample_weight : vector of length n, optional
+            Likewise. Scaled to average 1 over all rows, also those kept for validation.
+        X_val, y_val, sample_weight_val : like `X`, `y` and `sample_weight`, optional
+            Validation data: rows on which the loss is computed after each epoch, and which are not
+            trained on. `history_` has their `validation_loss`. With `early_stopping` they take
+            the place of the rows that are held out of `X`; without, nothing is decided by them.
+            In one piece also where `X` is Dask's; in Dask's partitions beside a local `X` they are
+            brought here.
+        resume : bool, default=False
+            Whether training goes on from the newest checkpoint that is whole at the path of
+            `checkpoint`, after the epoch of which it was taken; with other workers, replicas and
+            shards if need be. Parameters and data must be those it was taken with, but for
+            `max_iter`, `tol` and `n_iter_no_change`. Where there is none yet, from the beginning.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError, TypeError
+            A parameter or the data is not as it should be; where, and what to do. Or the checkpoint
+            is of other parameters or data, or damaged, as are those before it.
+        OSError
+            Checkpoints cannot be written where they are to go.
+        dps.errors.DPSError
+            The cluster failed.
+        """
+        refuse_unknown(f"{type(self).__name__}.fit()", unknown, _OF_FIT)
+        self._validate_params()
+        start, classes = self._warm() if self.warm_start else None, None
+        if start is not None:
+            classes = getattr(self, "classes_", None)
+        return self._run(
+            X, y, sample_weight, start=start, classes=classes, resume=resume,
+            validation=(X_val, y_val, sample_weight_val),
+        )  # fmt: skip
+
+    def save(self, path: PathLike) -> None:
+        """Write the estimator to a directory, from which :func:`dps.load` makes it again.
+
+        Arrays as safetensors, all else as JSON: no pickle. What is at the path of an earlier save
+        is replaced in one step, when the new files are whole. Of a fitted estimator the state of
+        the training is written too, so that `partial_fit` carries on. Not written are `client`,
+        `server`, `plan_`, `fit_report_`, callbacks, and attributes that are not of dps; nor the
+        model or module of one's own, which is code, and which :func:`dps.load` asks for.
+
+        Parameters
+        ----------
+        path : str or path
+            Of a directory that holds nothing else; with a protocol for other file systems than
+            the local one, such as ``"s3://bucket/model"``, by fsspec.
+
+        Raises
+        ------
+        TypeError
+            A parameter is code of one's own, such as a loss written in Python: which one.
+        FileExistsError
+            There are other files at the path.
+        """
+        from dps.estimators.files.save import save
+
+        save(self, path)
+
+    @with_callbacks
+    def _run(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        validation: Sequence[Any] = (None, None, None),
+        *,
+        start: TrainState | None,
+        partial: bool = False,
+        resume: bool = False,
+        **options: Any,
+    ) -> Self:
+        """Fit, and keep what came of it; see `fitting.fit`."""
+        # Half of dps, which predictions do without.
+        from dps.estimators.fit.fit import fit
+        from dps.estimators.fit.resume import Resumption
+        from dps.estimators.fit.validation import ValidationData
+        from dps.estimators.served.publish import server_of
+
+        X = self._table(X, fitting=True)
+        held = ValidationData.of(self._table(validation[0]), *validation[1:])
+        y, sample_weight = as_pandas(y), as_pandas(sample_weight)
+        with (
+            client_of(self.client, Options.now().timeout) as client,
+            server_of(self.server, client) as server,
+            closing(Resumption(self, resume, start, partial)) as resumption,
+        ):
+            fit(
+                client, self, X, y, sample_weight, resumption=resumption, server=server,
+                start=start, partial=partial, validation=held, **options,
+            )  # fmt: skip
+        return self
+
+    def _table(self, X: Any, fitting: bool = False) -> Any:
+        """What was given, to a fit or else, as a container that is known here."""
+        if type(X).__module__.startswith("torch.utils.data"):
+            raise TypeError(
+                f"X is a {type(X).__name__}, and batches are cut by dps: give the rows, as arrays, "
+                "tensors, dataframes or a list of Delayed objects, and y"
+            )
+        return as_pandas(X)
+
+    def _input(self, X: Any) -> Any:
+        check_is_fitted(self)
+        if self.encoder_ is not None:
+            return select(self, self.encoder_, X, reset=False)
+        if is_dask(X):
+            meta = meta_of(X)
+            if meta is not None:
+                validate_data(self, X=meta, skip_check_array=True, reset=False)
+            return X
+        known = getattr(self, "_means", None) is not None
+        return plain(self, X, reset=False, all_finite="allow-nan" if known else True)
+
+    def _apply(self, X: Any, finish: Finish, columns: Any = None) -> Any:
+        """What follows from raw outputs, of any container."""
+        names = getattr(self, "feature_names_in_", None)
+        predict: Predictor
+        if self.encoder_ is None:
+            predict = RawPredictor(self._raw(), finish, names, getattr(self, "_means", None))
+        else:
+            predict = EncodedPredictor(self.encoder_._layout, RawPredictor(self._raw(), finish))
+        return apply_to(self._input(self._table(X)), predict, columns, here(self.client))
+
+    def _in_memory(self, y: Any, weight: Any) -> tuple[Any, Any]:
+        """Targets and weights beside a local X; nobody is asked where they are local too."""
+        y, weight = as_pandas(y), as_pandas(weight)
+        if not (is_dask(y) or is_dask(weight)):
+            return y, weight
+        with client_of(self.client, Options.now().timeout) as client:
+            y, weight = in_memory(client, y=y, sample_weight=weight)
+            return y, weight
+
+    def _scored(self, metric: str, X: Any, y: Any, weight: Any) -> float:
+        """A score of predictions: scikit-learn's, or where these are lazy by sums."""
+        X, y, weight = one_graph(as_pandas(X), as_pandas(y), as_pandas(weight))
+        predicted = self.predict(X)
+        if not is_dask(predicted):
+            import sklearn.metrics
+
+            y, weight = self._in_memory(y, weight)
+            return float(getattr(sklearn.metrics, metric)(y, predicted, sample_weight=weight))
+        with client_of(self.client, Options.now().timeout) as client:
+            from dps import metrics
+
+            score = getattr(metrics, metric)
+            return float(score(y, predicted, sample_weight=weight, client=client))
+
+    def set_params(self, **params: object) -> Self:
+        """Set parameters, including nested ones of the optimizer, mode, loss and schedule.
+
+        ``set_params(optimizer__momentum=0.8)`` replaces the optimizer by one with that momentum. It
+        may have been a name: ``set_params(optimizer="momentum", optimizer__momentum=0.8)``.
+        """
+        inner: dict[str, dict[str, Any]] = {}
+        for name in list(params):
+            outer, nested, rest = name.partition("__")
+            if nested and outer in _CONFIGURED and hasattr(self, outer):
+                inner.setdefault(outer, {})[rest] = params.pop(name)
+        super().set_params(**params)
+        for outer, given in inner.items():
+            value = getattr(self, outer)
+            if isinstance(value, str) and outer == "loss":
+                value = self._loss()
+            elif isinstance(value, str) and outer == "optimizer":
+                value = get_optimizer(value)
+            elif isinstance(value, str) and outer == "mode":
+                from dps.modes import get_mode
+
+                value = get_mode(value)
+            if not isinstance(value, Configuration):
+                raise ValueError(f"{outer}={value!r} has no parameter {min(given)!r}")
+            setattr(self, outer, value._with(given))
+        return self
+
+    # A client holds a connection and an event loop, a server memory of others: they are shared,
+    # never copied. In a pickle there is the server's name, by which it is found again.
+    def __sklearn_clone__(self) -> Self:
+        parameters = {
+            name: value if name in ("client", "server") else clone(value, safe=False)
+            for name, value in self.get_params(deep=False).items()
+        }
+        new = type(self)(**parameters)
+        if hasattr(self, "_skl_callbacks"):  # shared likewise, as scikit-learn's own clone does
+            new._skl_callbacks = self._skl_callbacks
+        if hasattr(self, "_metadata_request"):
+            new._metadata_request = deepcopy(self._metadata_request)
+        return new
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(super().__getstate__())
+        if not isinstance(state.get("client", ""), str):
+            state["client"] = None
+        state["server"] = getattr(state.get("server"), "name", state.get("server"))
+        return state
+
+    def _repr_html_inner(self) -> str:
+        return self._with_report(super()._repr_html_inner())
+
+    def _repr_mimebundle_(self, **options: object) -> dict[str, Any]:
+        bundle: dict[str, Any] = super()._repr_mimebundle_(**options)
+        if "text/html" in bundle:
+            bundle["text/html"] = self._with_report(bundle["text/html"])
+        return bundle
+
+    def _with_report(self, diagram: str) -> str:
+        """scikit-learn's diagram, and below it how the fit went, to be opened."""
+        report: FitReport | None = getattr(self, "fit_report_", None)
+        if report is None:
+            return diagram
+        summary = f"<summary>{escape(report.summary)}</summary>"
+        return f"{diagram}<details>{summary}{report._repr_html_()}</details>"
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.input_tags.allow_nan = getattr(self.encoder, "missing", "mean") != "error"
+        return tags

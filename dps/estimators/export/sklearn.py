@@ -1,0 +1,185 @@
+"""What plain scikit-learn has of a trained model: a fitted estimator that predicts the same.
+
+Linear models here; what is common to them and to networks, too. scikit-learn's attributes are set
+as its own `fit` sets them, and nothing is trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import copy
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dps.estimators.export.encoder import plain_encoder
+from dps.losses import (
+    EpsilonInsensitive,
+    Gamma,
+    Hinge,
+    Huber,
+    LogLoss,
+    Loss,
+    ModifiedHuber,
+    Poisson,
+    Quantile,
+    SquaredError,
+    SquaredHinge,
+)
+
+if TYPE_CHECKING:
+    from dps.estimators.base.estimator import DistributedEstimator
+
+#: Makes an estimator that is not fitted.
+_Make = Callable[[Any, dict[str, Any]], Any]
+
+
+def plain_linear(estimator: DistributedEstimator) -> Any:
+    """The scikit-learn estimator of a linear one; see `_Linear.to_sklearn`."""
+    loss: Loss = estimator._loss()
+    make = _MAKERS.get(type(loss))
+    if make is None:
+        raise ValueError(
+            f"scikit-learn has no linear model with loss={estimator.loss!r}: keep the model with "
+            "save, or its coef_ and intercept_"
+        )
+    coef, intercept = estimator.coef_, estimator.intercept_
+    model = make(loss, {"fit_intercept": estimator.fit_intercept})
+    if estimator._classification and estimator.multilabel_:
+        model = _of_each_label(estimator, model)
+    elif estimator._classification:
+        n_iter = estimator.n_iter_
+        if isinstance(loss, LogLoss):
+            n_iter = np.array([n_iter], np.int32)
+        model = filled(
+            model, estimator, classes_=estimator.classes_.copy(), coef_=coef.copy(),
+            intercept_=intercept.copy(), n_iter_=n_iter,
+        )  # fmt: skip
+    elif coef.ndim == 1:
+        model = _regressor(model, estimator, coef, intercept)
+    elif isinstance(loss, SquaredError):
+        model = filled(model, estimator, coef_=coef.copy(), intercept_=intercept.copy())
+    else:
+        from sklearn.multioutput import MultiOutputRegressor
+
+        each = [
+            _regressor(make(loss, model.get_params()), estimator, coef[k], intercept[k : k + 1])
+            for k in range(len(coef))
+        ]
+        model = filled(MultiOutputRegressor(model), estimator, estimators_=each)
+    return behind_encoder(estimator, model)
+
+
+def _of_each_label(estimator: DistributedEstimator, model: Any) -> Any:
+    """A model of two classes for each label."""
+    from sklearn.base import clone
+    from sklearn.multiclass import OneVsRestClassifier
+    from sklearn.preprocessing import LabelBinarizer
+
+    labels = np.arange(2)
+    each = [
+        filled(
+            clone(model), estimator, classes_=labels.copy(), coef_=coef[None].copy(),
+            intercept_=np.array([intercept]), n_iter_=np.array([estimator.n_iter_], np.int32),
+        )
+        for coef, intercept in zip(estimator.coef_, estimator.intercept_, strict=True)
+    ]  # fmt: skip
+    both = np.repeat(labels[:, None], len(each), axis=1)
+    return filled(
+        OneVsRestClassifier(model), estimator, estimators_=each,
+        label_binarizer_=LabelBinarizer(sparse_output=True).fit(both),
+    )  # fmt: skip
+
+
+def filled(
+    model: Any, estimator: DistributedEstimator, *, named: bool = True, **attributes: Any
+) -> Any:
+    """A scikit-learn estimator with fitted attributes, of the columns that a model sees."""
+    encoder, names = estimator.encoder_, getattr(estimator, "feature_names_in_", None)
+    n_features = estimator.n_features_in_ if encoder is None else encoder.n_features_out_
+    attributes["n_features_in_"] = int(n_features)
+    if named and encoder is None and names is not None:
+        attributes["feature_names_in_"] = names.copy()
+    for name, value in attributes.items():
+        setattr(model, name, value)
+    return model
+
+
+def behind_encoder(estimator: DistributedEstimator, *steps: Any) -> Any:
+    """The steps of a pipeline, behind the encoder if there is one; alone, if it is one.
+
+    The encoder becomes one of scikit-learn's where that has the same.
+    """
+    if estimator.encoder_ is not None:
+        steps = (plain_encoder(estimator.encoder_) or copy(estimator.encoder_), *steps)
+    if len(steps) == 1:
+        return steps[0]
+    from sklearn.pipeline import make_pipeline
+
+    return make_pipeline(*steps)
+
+
+def _regressor(model: Any, estimator: DistributedEstimator, coef: Any, intercept: Any) -> Any:
+    """A fitted regressor of one output."""
+    attributes = {"coef_": coef.copy(), "intercept_": intercept[0], "n_iter_": estimator.n_iter_}
+    if hasattr(model, "_get_loss"):  # of the generalised linear ones, for their link
+        attributes["_base_loss"] = model._get_loss()
+    elif hasattr(model, "learning_rate"):  # of SGD, whose intercept is a vector
+        attributes |= {"intercept_": intercept.copy(), "t_": 1.0}
+    return filled(model, estimator, **attributes)
+
+
+def _logistic(loss: Any, options: dict[str, Any]) -> Any:
+    from sklearn.linear_model import LogisticRegression
+
+    return LogisticRegression(**options)
+
+
+def _ridge(loss: Any, options: dict[str, Any]) -> Any:
+    from sklearn.linear_model import Ridge
+
+    return Ridge(**options)
+
+
+def _quantile(loss: Any, options: dict[str, Any]) -> Any:
+    from sklearn.linear_model import QuantileRegressor
+
+    return QuantileRegressor(**{"quantile": loss.quantile, **options})
+
+
+def _poisson(loss: Any, options: dict[str, Any]) -> Any:
+    from sklearn.linear_model import PoissonRegressor
+
+    return PoissonRegressor(**options)
+
+
+def _gamma(loss: Any, options: dict[str, Any]) -> Any:
+    from sklearn.linear_model import GammaRegressor
+
+    return GammaRegressor(**options)
+
+
+def _margin(loss: Any, options: dict[str, Any]) -> Any:
+    from sklearn.linear_model import SGDClassifier
+
+    return SGDClassifier(loss=loss.name, **options)
+
+
+def _robust(loss: Any, options: dict[str, Any]) -> Any:
+    from sklearn.linear_model import SGDRegressor
+
+    return SGDRegressor(**{"loss": loss.name, "epsilon": loss.epsilon, **options})
+
+
+_MAKERS: dict[type[Loss], _Make] = {
+    LogLoss: _logistic,
+    Hinge: _margin,
+    SquaredHinge: _margin,
+    ModifiedHuber: _margin,
+    SquaredError: _ridge,
+    Huber: _robust,
+    EpsilonInsensitive: _robust,
+    Quantile: _quantile,
+    Poisson: _poisson,
+    Gamma: _gamma,
+}

@@ -1,0 +1,472 @@
+"""Factorization machines, and with layers above the factors DeepFM.
+
+What "auto" means for them was measured on the data of ``tests/benchmarks/factorization.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted
+
+from dps.estimators.auto.constants import machine_goes_on
+from dps.estimators.auto.epochs import (
+    Outputs,
+    Planned,
+    adamw,
+    auto_batch,
+    auto_epochs,
+    averaged,
+    choose_outputs,
+    dtype_of,
+    hidden_units,
+    planned_schedule,
+    regularized,
+    rows_to_train_on,
+)
+from dps.estimators.auto.optimizers import check_known, rate_of
+from dps.estimators.auto.table_rows import inputs_of, row_names
+from dps.estimators.base.classifier import Classifier, Regressor
+from dps.estimators.base.declare import estimator
+from dps.estimators.fit.survey import Survey
+from dps.estimators.predict.predict import FittedModel
+from dps.estimators.predict.tables import Part
+from dps.models import TableSpec
+from dps.models.factorization import FactorizationMachine
+from dps.optimizers import Adagrad, AdamW, Optimizer, Schedule
+from dps.optimizers.names import get_optimizer
+from dps.training.defaults import (
+    base_of,
+    touches_little,
+)
+from dps.training.epochs.stopping import StoppingRule
+from dps.training.state import TrainState, check_unchanged
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from dps._typing import (
+        Activation,
+        Auto,
+        ClassificationLoss,
+        OptimizerLike,
+        RateLike,
+        RegressionLoss,
+    )
+    from dps.training.job import Job
+
+#: Adagrad's accumulator at first, the least that float32 holds, and its rate.
+_ACCUMULATOR, _SMALLEST, _RATE = 1e-6, 1e-37, 0.4
+#: The rate of AdamW.
+_RATE_OF_ADAMW = 0.05
+#: Decay of weights over an epoch's steps together, and of one step at the most. A constant one
+#: would be too much where epochs are long ("How to set AdamW's weight decay as you scale model and
+#: dataset size", Wang and Aitchison, 2024): rare categories would be forgotten between their rows.
+_DECAY, _MOST_DECAY = 24.0, 0.1
+#: How large elements of factors begin.
+_START = 0.1
+
+
+@dataclass(frozen=True, eq=False)
+class _Machine(FittedModel):
+    """A fitted machine, of whose table a block of rows needs few rows; see `TableRaw`."""
+
+    @property
+    def table(self) -> Part | None:
+        """Of a machine whose rows came when they were touched."""
+        held, width = self.model.inputs.held, self.model.key_width
+        if held is None:
+            return None
+        return held, self.params[: len(held) * width].reshape(-1, width)
+
+    def with_rows(self, parts: Sequence[Part]) -> _Machine:
+        """The machine with these rows alone."""
+        behind = self.params[self.model.layout.offsets["intercept"] :]
+        held = np.concatenate([ids for ids, _ in parts])
+        return _Machine(*self.model.holding(held, [rows for _, rows in parts], behind))
+
+    def needed(self, X: Any) -> NDArray[np.int64]:
+        """Ids, ascending, among which are all that a block touches."""
+        columns = X.indices if hasattr(X, "indices") else np.arange(X.shape[1])
+        return self.model.inputs.touched(columns)
+
+
+_FM = """
+n_factors : int, default=16
+    Length of the vector that each column of the encoded rows has.
+hidden_layer_sizes : tuple of int, default=()
+    Units of layers that are fed with the factors, summed over each field: with any it is DeepFM.
+activation : {"relu", "silu", "tanh", "logistic", "identity"}, default="relu"
+alpha : float or "auto", default="auto"
+    Strength of the L2 penalty: ``alpha / 2 * |w|**2`` is added to the mean loss of a row. "auto" is
+    0 with AdamW, whose weight decay then is 24 by the steps of an epoch, at most 0.1; with other
+    optimizers 1 / (sum of sample weights), in a regression times the slope of the loss at a
+    deviation of y.
+dropout : float, default=0.15
+    Share of the units of each hidden layer that a training row does without.
+max_embeddings : int or None, default=None
+    None: the table has a row for each column, and for each knot of a number. Else rows come when
+    they are first touched, and this is the room for them, some 1.5 times as many as there will be;
+    they lie on the shards, and no replica holds all. It needs sparse rows or a dataframe, and
+    ``mode="sync"``, "async" or "hybrid".
+min_count : int, default=1
+    With `max_embeddings`, updates of an epoch in which an id has to be touched before it has a row.
+expire_after : int or None, default=None
+    With `max_embeddings`, epochs after which a row is given up that nobody has touched.
+fields : (n_features,) int array or None, default=None
+    The field of each column of an array or a sparse matrix, for layers. None: of dataframes their
+    columns; up to 64 columns of numbers each, else all are summed in one field.
+normalize : bool or "auto", default="auto"
+    Whether rows are scaled to one length, so that long texts count as short ones. "auto" does so
+    for a classification of sparse rows of more than 256 columns that are no encoded dataframe.
+optimizer : str or Optimizer, default="auto"
+    "auto" is Adagrad; where there are layers AdamW with ``beta2=0.95``, unless batches touch little
+    of many rows, as lazy steps are of Adagrad.
+learning_rate : float, Schedule or str, default="auto"
+    A number is a constant rate; names are "cosine", "constant", "invscaling" and "step". "auto" is
+    that of `optimizer`, if it has one, else a cosine over `max_iter` epochs after a short warm-up;
+    in `partial_fit` constant.
+average : bool or "auto", default="auto"
+    Whether the parameters are those of an exponential mean over the last two epochs. "auto" is so
+    unless batches touch little of many rows.
+max_iter : int or "auto", default="auto"
+    Epochs; "auto" makes about 2,500 updates, in 12 to 100 epochs, or with neither layers nor a mean
+    of parameters half as many.
+tol : float or None, default=0.0
+    An epoch that does not lower the monitored loss by more than this share of the loss of the best
+    constant counts as bad.
+early_stopping : bool or "auto", default="auto"
+    Whether rows are held out; then the parameters are those of the epoch in which their loss was
+    lowest. "auto" holds out where there are 100 rows or more.
+warm_start : bool, default=False
+    Whether `fit` goes on from the machine that is there.
+n_iter_no_change : int or "auto", default="auto"
+    Bad epochs in a row that end the fit; "auto" is a third of `max_iter`, at least 5.
+"""
+
+_MACHINE = """
+factors_ : array of shape (n_rows, n_factors)
+    A row for each column of the encoded rows; of a number one for each of its knots, between which
+    factors and weights are linear. `embeddings` has their names.
+factor_weights_ : array of shape (n_outputs, n_factors)
+    How each output weighs products of factors; ones for a single output.
+"""
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class _Factorization(Planned):
+    """What the two estimators share."""
+
+    n_factors: int = field(default=16, kw_only=False)
+    hidden_layer_sizes: int | Sequence[int] = field(default=(), kw_only=False)
+    activation: Activation = "relu"
+    alpha: float | Auto = "auto"
+    dropout: float = 0.15
+    max_embeddings: int | None = None
+    min_count: int = 1
+    expire_after: int | None = None
+    fields: Sequence[int] | NDArray[np.integer] | None = None
+    normalize: bool | Auto = "auto"
+    optimizer: OptimizerLike = "auto"
+    learning_rate: RateLike = "auto"
+    average: bool | Auto = "auto"
+    max_iter: int | Auto = "auto"
+    tol: float | None = 0.0
+    early_stopping: bool | Auto = "auto"
+    validation_fraction: float = 0.1
+    n_iter_no_change: int | Auto = "auto"
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        "n_factors": [Interval(Integral, 1, None, closed="left")],
+        "hidden_layer_sizes": ["array-like", Interval(Integral, 1, None, closed="left")],
+        "activation": [StrOptions({"relu", "silu", "tanh", "logistic", "identity"})],
+        "alpha": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],
+        "dropout": [Interval(Real, 0, 1, closed="left")],
+        "max_embeddings": [Interval(Integral, 1, None, closed="left"), None],
+        "min_count": [Interval(Integral, 1, None, closed="left")],
+        "expire_after": [Interval(Integral, 1, None, closed="left"), None],
+        "fields": ["array-like", None],
+        "normalize": ["boolean", StrOptions({"auto"})],
+        "optimizer": [str, Optimizer],
+        "learning_rate": [Interval(Real, 0, None, closed="neither"), str, Schedule],
+        "average": ["boolean", StrOptions({"auto"})],
+        "max_iter": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
+        "n_iter_no_change": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
+    }
+
+    def _raw(self) -> _Machine:
+        return _Machine(self._model, self._params)
+
+    def _warm(self) -> TrainState | None:
+        start = super()._warm()
+        carry: TrainState | None = getattr(self, "_carry", None)
+        if carry is not None and carry.ids is not None:  # `_model` has the rows that have come
+            return replace(carry, state=None, optimizer=None)
+        return start
+
+    def _check(self, survey: Survey) -> None:
+        """A loss needs a kernel, and parameters must go together."""
+        super()._check(survey)
+        check_known(self.optimizer, "auto")
+        if self.max_embeddings is not None:
+            self._check_table(survey)
+        for name, given in ("min_count", self.min_count > 1), ("expire_after", self.expire_after):
+            if self.max_embeddings is None and given:
+                raise ValueError(f"{name} has no effect without max_embeddings: give that, too")
+        self._schedule(self._optimizer(False, 1.0), 1)
+
+    def _check_table(self, survey: Survey) -> None:
+        refused = f"max_embeddings={self.max_embeddings} is not possible with"
+        if not survey.mode.shards_hold_parameters:
+            raise ValueError(
+                f"{refused} mode={self.mode!r}, in which each replica holds all rows: use "
+                "mode='sync', 'async' or 'hybrid'"
+            )
+        if self.average is True:
+            raise ValueError(f"{refused} average=True, a mean of all rows")
+        native = None if self.optimizer == "auto" else get_optimizer(self.optimizer).native
+        if self.optimizer != "auto" and (native is None or not native.lazy):
+            raise ValueError(
+                f"{refused} optimizer={self.optimizer!r}, which updates all rows: use 'adagrad', "
+                "'momentum', 'sgd' or Adam(lazy=True)"
+            )
+
+    def _plan(self, survey: Survey) -> Job:
+        """Adagrad, or AdamW where there are layers, and the mean of the last epochs' parameters."""
+        summary = survey.summary
+        if survey.start is not None and survey.start.model is not None:
+            survey.start = machine_goes_on(survey.start, summary.points)
+        start = survey.start
+        held_out, rows = rows_to_train_on(self, survey)
+        batch = auto_batch(rows) if self.batch_size == "auto" else int(self.batch_size)
+        outputs = choose_outputs(survey)
+        model = self._machine(survey, outputs)
+        # Lazy steps by keys are of Adagrad, and of no mean, which is of all rows of the table.
+        few = model.table is not None or touches_little(summary, model.layout.size, batch)
+        optimizer = self._optimizer(few, outputs.slope)
+        average = not few if self.average == "auto" else self.average
+        if average:
+            optimizer = averaged(optimizer, rows, batch, summary.total)
+        epochs = survey.max_iter
+        if self.max_iter == "auto" and not survey.partial:
+            epochs = auto_epochs(rows, min(batch, rows))
+            if not (average or model.hidden):  # the rate is to be small before they overfit
+                epochs //= 2
+        before = None if start is None else start.optimizer
+        if before is not None and self.optimizer == self.average == "auto":
+            optimizer = before
+        patience = self.n_iter_no_change
+        if patience == "auto":
+            patience = max(5, epochs // 3)
+        initial = None
+        if start is None:
+            initial = model.initial(np.random.default_rng(survey.seed), _START)
+        of_a_row = outputs.slope * survey.targets.scale / summary.total
+        decay = min(_MOST_DECAY, _DECAY * batch / rows)
+        optimizer, l2 = regularized(self, optimizer, decay, of_a_row)
+        return survey.job(
+            model,
+            optimizer,
+            self._schedule(optimizer, None if survey.partial else epochs),
+            params=initial,
+            l2=l2,
+            stopping=StoppingRule(epochs, survey.tol, int(patience), held_out),
+            batch_size=batch,
+        )
+
+    def _optimizer(self, few: bool, slope: float) -> Optimizer:
+        if self.optimizer != "auto":
+            return get_optimizer(self.optimizer)
+        if hidden_units(self.hidden_layer_sizes) and not few:
+            return adamw(slope)
+        return Adagrad(initial_accumulator=max(_ACCUMULATOR * slope**2, _SMALLEST))
+
+    def _schedule(self, optimizer: Optimizer, epochs: int | None) -> Schedule:
+        base = base_of(optimizer)
+        rate = _RATE if self.optimizer == "auto" else base.default_schedule.rate
+        if isinstance(base, AdamW):
+            rate = _RATE_OF_ADAMW
+        return planned_schedule(rate_of(self), rate, epochs)
+
+    def _machine(self, survey: Survey, outputs: Outputs) -> FactorizationMachine:
+        before = None if survey.start is None else survey.start.model
+        hidden, n_outputs = hidden_units(self.hidden_layer_sizes), survey.n_outputs
+        if before is not None:
+            rows = None if before.table is None else before.table.rows
+            check_unchanged(
+                {
+                    "hidden_layer_sizes": (before.hidden, hidden),
+                    "n_factors": (before.n_factors, int(self.n_factors)),
+                    "the number of outputs": (before.n_outputs, n_outputs),
+                    "the number of features": (
+                        before.inputs.n_features, survey.summary.n_features,
+                    ),
+                    "max_embeddings": (rows, self.max_embeddings),
+                }
+            )  # fmt: skip
+            inputs, dtype = before.inputs, before.dtype
+        else:
+            inputs = inputs_of(self, survey)
+            dtype = dtype_of(survey.summary, inputs.knots, survey.targets.units)
+        table = None
+        if self.max_embeddings is not None:
+            table = TableSpec(
+                int(self.max_embeddings), n_outputs + int(self.n_factors), zeros=n_outputs,
+                scale=_START * 3**0.5,  # as far as a normal distribution goes, evenly
+                min_count=int(self.min_count), expire=int(self.expire_after or 0),
+            )  # fmt: skip
+        return FactorizationMachine(
+            inputs, int(self.n_factors), hidden, n_outputs, outputs.loss, self.activation,
+            float(self.dropout), dtype, outputs.shift, outputs.scale, table,
+        )  # fmt: skip
+
+    def _fitted(self, model: FactorizationMachine, params: NDArray[np.floating]) -> dict[str, Any]:
+        """Weights and factors as in the formula; see `DistributedEstimator._fitted`."""
+        found = model.factors(params)
+        coef = found["weights"]
+        if not self._classification and model.n_outputs == 1:
+            coef = coef[0]
+        return {
+            "coef_": coef,
+            "intercept_": found["intercept"],
+            "factors_": found["factors"],
+            "factor_weights_": found["mix"],
+        }
+
+    def to_onnx(self) -> Any:
+        """The machine as ONNX, from the columns of an array or a dataframe on.
+
+        It needs onnx, and skl2onnx where a dataframe is encoded. An array is one input "X" (n,
+        n_features); of a dataframe each column is an input (n, 1) by its name: numbers as float32,
+        categories as text, or int64. Outputs are as skl2onnx names them: of a classifier "label"
+        and "probabilities", or "scores" where the loss has none; else "variable".
+
+        Returns
+        -------
+        onnx.ModelProto
+
+        Raises
+        ------
+        ValueError
+            The encoder does what ONNX has not, or the table is too long for dense rows.
+        """
+        check_is_fitted(self)
+        from dps.estimators.export.onnx import onnx_machine
+
+        return onnx_machine(self)
+
+    def embeddings(self) -> pd.DataFrame:
+        """Weights and factors by what they stand for.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Columns are ``weight``, of several outputs ``weight_`` and the class or the number of
+            the output, then ``factor_0`` and so on. The index is (field, category) for encoded
+            dataframes, where a number has a row for each of its knots; (feature, knot) for arrays
+            of numbers; names of columns for wide sparse rows.
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> from dps import FMRegressor
+        >>> frame = pd.DataFrame({"who": ["ann", "bob"] * 50, "what": ["tea"] * 50 + ["ale"] * 50})
+        >>> model = FMRegressor(n_factors=2, random_state=0).fit(frame, frame.index % 2 * 1.0)
+        >>> model.embeddings().index.tolist()
+        [('who', 'ann'), ('who', 'bob'), ('what', 'ale'), ('what', 'tea')]
+        >>> model.embeddings().columns.tolist()
+        ['weight', 'factor_0', 'factor_1']
+        """
+        check_is_fitted(self)
+        import pandas as pd
+
+        coef = np.atleast_2d(self.coef_)
+        names = ["weight"]
+        if len(coef) > 1:
+            of = self.classes_ if self._classification else range(len(coef))
+            names = [f"weight_{each}" for each in of]
+        names += [f"factor_{number}" for number in range(self.factors_.shape[1])]
+        values = np.column_stack([coef.T, self.factors_])
+        return pd.DataFrame(values, row_names(self, self._model.inputs), names)
+
+
+@estimator(model=FactorizationMachine, fm=_FM, machine=_MACHINE)
+class FMClassifier(_Factorization, Classifier):
+    """A factorization machine for labels, trained where its data lies.
+
+    For categories with many values, such as users and what they chose: each has a weight and a
+    vector of factors, and each pair the product of its factors ("Factorization Machines", Rendle,
+    2010). With `hidden_layer_sizes` layers learn from the factors too ("DeepFM", Guo et al., 2017).
+    Defaults need no tuning, and numbers no scaling: they go in by their place among quantiles.
+
+    Parameters
+    ----------
+    loss : {"log_loss", "hinge", "squared_hinge", "modified_huber"} or Loss, default="log_loss"
+    class_weight : dict, "balanced" or None, default=None
+    <fm>
+    <rows>
+    <places>
+
+    Attributes
+    ----------
+    coef_ : array of shape (1, n_rows) or (n_classes, n_rows)
+        Weights, of the same rows as `factors_`.
+    intercept_ : array of shape (1,) or (n_classes,)
+    classes_ : array of shape (n_classes,)
+    <machine>
+    <attributes>
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from dps import FMClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> bool(FMClassifier(random_state=0).fit(X, y).score(X, y) > 0.9)
+    True
+    """
+
+    loss: ClassificationLoss = "log_loss"
+
+
+@estimator(model=FactorizationMachine, fm=_FM, machine=_MACHINE)
+class FMRegressor(_Factorization, Regressor):
+    """A factorization machine for numbers, trained where its data lies.
+
+    As :class:`FMClassifier`. It depends on neither the unit nor the offset of y; several targets
+    count alike, as in :class:`MLPRegressor`.
+
+    Parameters
+    ----------
+    loss : str or Loss, default="squared_error"
+        "squared_error", "huber", "epsilon_insensitive", "quantile" (the median;
+        ``dps.losses.Quantile(0.9)`` another), or "poisson" (counts) and "gamma" (amounts), whose
+        mean is the exponential of the machine's output.
+    <fm>
+    <rows>
+    <places>
+
+    Attributes
+    ----------
+    coef_ : array of shape (n_rows,), or (n_outputs, n_rows) if y has several columns
+        Weights, of the same rows as `factors_`.
+    intercept_ : array of shape (1,) or (n_outputs,)
+    <machine>
+    <attributes>
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dps import FMRegressor
+    >>> X = np.random.default_rng(0).uniform(-1, 1, size=(1000, 2))
+    >>> y = X[:, 0] * X[:, 1]
+    >>> bool(FMRegressor(random_state=0).fit(X, y).score(X, y) > 0.8)
+    True
+    """
+
+    loss: RegressionLoss = "squared_error"

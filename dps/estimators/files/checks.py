@@ -1,0 +1,173 @@
+"""What a fit leaves in a file, and whether each part of it goes with the rest."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dps._checks import count, floats
+from dps.losses.classification import Multilabel
+from dps.preprocessing import FrameEncoder
+from dps.training.epochs.records import History
+from dps.training.state import TrainState
+
+if TYPE_CHECKING:
+    from dps.estimators.base.estimator import DistributedEstimator
+
+#: Raises unless an attribute goes with what else the estimator has been given.
+Check = Callable[[Any, Any], None]
+
+
+def checks_of(estimator: DistributedEstimator) -> dict[str, Check]:
+    """What a fit of such an estimator leaves in a file, in the order of checks."""
+    of_labels = ("classes_", "multilabel_") if estimator._classification else ()
+    known = {*_COMMON, *of_labels, *estimator._saved, "_carry"}
+    return {name: check for name, check in _CHECKS.items() if name in known}
+
+
+def _columns(estimator: DistributedEstimator) -> int:
+    """Columns of the matrix that the model sees."""
+    encoder = estimator.encoder_
+    return int(estimator.n_features_in_ if encoder is None else encoder.n_features_out_)
+
+
+def _outputs(estimator: DistributedEstimator) -> int | None:
+    """Raw outputs that the model must have; None where any number will do."""
+    if not estimator._classification:
+        return None
+    n_classes = len(estimator.classes_)
+    return int(estimator._fitted_loss().n_outputs(n_classes))
+
+
+def _must(fits: bool, name: str, value: object) -> None:
+    if not fits:
+        raise ValueError(f"its {name} does not fit the rest of the file: {value!r}")
+
+
+def _check_encoder(estimator: DistributedEstimator, encoder: Any) -> None:
+    if encoder is not None:
+        fitted = isinstance(encoder, FrameEncoder) and hasattr(encoder, "_layout")
+        _must(fitted, "encoder_", encoder)
+        _must(encoder.n_features_in_ == estimator.n_features_in_, "encoder_", encoder)
+
+
+def _check_features(estimator: DistributedEstimator, n_features: Any) -> None:
+    count(n_features, "n_features_in_", 1)
+
+
+def _check_names(estimator: DistributedEstimator, names: Any) -> None:
+    texts = isinstance(names, np.ndarray) and all(isinstance(name, str) for name in names.ravel())
+    _must(texts and names.shape == (estimator.n_features_in_,), "feature_names_in_", names)
+    if estimator.encoder_ is not None:
+        _must([*names] == [*estimator.encoder_._layout.columns], "feature_names_in_", names)
+
+
+def _check_means(estimator: DistributedEstimator, means: Any) -> None:
+    if means is not None:
+        floats(means, "_means", estimator.n_features_in_)
+
+
+def _check_n_iter(estimator: DistributedEstimator, n_iter: Any) -> None:
+    count(n_iter, "n_iter_", 1)
+
+
+def _check_loss(estimator: DistributedEstimator, loss: Any, name: str) -> None:
+    _must(type(loss) is float, name, loss)
+
+
+def _check_history(estimator: DistributedEstimator, history: Any) -> None:
+    fits = isinstance(history, History) and len(history) == estimator.n_iter_
+    _must(fits, "history_", history)
+
+
+def _check_classes(estimator: DistributedEstimator, classes: Any) -> None:
+    fits = isinstance(classes, np.ndarray) and classes.ndim == 1 and len(classes) > 1
+    _must(fits and bool((classes[1:] > classes[:-1]).all()), "classes_", classes)
+
+
+def _check_multilabel(estimator: DistributedEstimator, multilabel: Any) -> None:
+    model = getattr(estimator._carry, "model", None)
+    several = isinstance(getattr(model, "loss", None), Multilabel)
+    _must(multilabel is several, "multilabel_", multilabel)
+
+
+def _check_coef(estimator: DistributedEstimator, coef: Any) -> None:
+    n_features, n_outputs = _columns(estimator), _outputs(estimator)
+    one = n_outputs is None and np.ndim(coef) == 1
+    rows = () if one else (len(coef) if n_outputs is None else n_outputs,)
+    floats(coef, "coef_", *rows, n_features, finite=False)
+
+
+def _check_intercept(estimator: DistributedEstimator, intercept: Any) -> None:
+    floats(intercept, "intercept_", len(np.atleast_2d(estimator.coef_)), finite=False)
+
+
+def _check_alpha(estimator: DistributedEstimator, alpha: Any) -> None:
+    _must(type(alpha) is float and 0 <= alpha < np.inf, "alpha_", alpha)
+
+
+def _check_standardize(estimator: DistributedEstimator, standardize: Any) -> None:
+    _must(type(standardize) is bool, "standardize_", standardize)
+
+
+def _check_path(estimator: DistributedEstimator, path: Any) -> None:
+    floats(path, "alpha_path_", len(np.atleast_1d(path)), 3)
+
+
+def _check_model(estimator: DistributedEstimator, model: Any) -> None:
+    _must(_fits(estimator, model), "_model", model)
+
+
+def _check_params(estimator: DistributedEstimator, params: Any) -> None:
+    model = getattr(estimator, "_model", estimator._carry.model)
+    floats(params, "_params", model.layout.size, finite=False)
+    _must(params.dtype == model.dtype, "_params", params)
+
+
+def _check_carry(estimator: DistributedEstimator, carry: Any) -> None:
+    _must(isinstance(carry, TrainState) and _fits(estimator, carry.model), "_carry", carry)
+
+
+def _fits(estimator: DistributedEstimator, model: Any) -> bool:
+    """Whether a model is of the estimator's, with the columns and outputs that its data has."""
+    if type(model) is not estimator._model_type:
+        return False
+    if estimator._is_own and model.classification != estimator._classification:
+        return False
+    outputs, found = _outputs(estimator), getattr(model, "n_outputs", 1)
+    if outputs is None and "coef_" in estimator._saved:
+        outputs = len(np.atleast_2d(estimator.coef_))
+    elif outputs is None:
+        outputs = getattr(getattr(estimator, "_model", model), "n_outputs", 1)
+    return bool(model.n_features == _columns(estimator) and found == outputs)
+
+
+#: Of every fit.
+_COMMON = (
+    "encoder_", "n_features_in_", "feature_names_in_", "n_iter_", "loss_", "best_loss_", "history_",
+    "_means",
+)  # fmt: skip
+#: In the order in which they can be made.
+_CHECKS: dict[str, Check] = {
+    "encoder_": _check_encoder,
+    "n_features_in_": _check_features,
+    "feature_names_in_": _check_names,
+    "n_iter_": _check_n_iter,
+    "loss_": functools.partial(_check_loss, name="loss_"),
+    "best_loss_": functools.partial(_check_loss, name="best_loss_"),
+    "history_": _check_history,
+    "_means": _check_means,
+    "classes_": _check_classes,
+    "multilabel_": _check_multilabel,
+    "coef_": _check_coef,
+    "intercept_": _check_intercept,
+    "alpha_": _check_alpha,
+    "alpha_path_": _check_path,
+    "standardize_": _check_standardize,
+    "_model": _check_model,
+    "_carry": _check_carry,
+    "_params": _check_params,
+}

@@ -1,0 +1,222 @@
+"""Estimators in files, and back: the class by its name here, parameters, and what a fit left.
+
+Nothing of a file is run, and nothing is imported that a file names: models that users have written
+are not saved, but given again. Nor are `client`, `server`, `plan_` and `fit_report_`, which are of
+one cluster and one fit. A server holds the same record as bytes (``publish.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import is_dataclass
+from textwrap import shorten
+from typing import TYPE_CHECKING, Any
+
+from dps.estimators.base.declare import ESTIMATORS, find
+from dps.estimators.files.checks import checks_of
+from dps.estimators.files.user_models import own_kinds
+from dps.files.directories import read_directory, write_directory
+from dps.files.packed import pack, unpack
+from dps.files.records import Kind, RecordReader, RecordWriter
+from dps.preprocessing.saved import encoder_kinds
+from dps.training.saved import KINDS, kinds_by_name
+
+if TYPE_CHECKING:
+    from dps._typing import PathLike
+    from dps.estimators.base.estimator import DistributedEstimator
+
+#: What not every fit leaves.
+_OPTIONAL = {"feature_names_in_", "alpha_", "alpha_path_", "standardize_", "_means"}
+#: Says in a record why there is none.
+_UNSAVED = "unsaved"
+
+
+def save(estimator: DistributedEstimator, path: PathLike) -> None:
+    """Write an estimator; see `DistributedEstimator.save`."""
+    write_directory(path, *_recorded(estimator))
+
+
+def packed(estimator: DistributedEstimator) -> bytes:
+    """What would be written of an estimator; where that cannot be, why."""
+    try:
+        return pack(*_recorded(estimator))
+    except TypeError as error:
+        return pack({_UNSAVED: str(error)}, {})
+
+
+def unpacked(data: bytes, what: str, given: Mapping[str, object]) -> Any:
+    """The estimator of which that was written; see `load`.
+
+    Raises TypeError: it could not be written, or was written with code that is not given, or the
+    other way round.
+    Raises ValueError: it is damaged.
+    """
+    content, arrays = unpack(data, what)
+    if isinstance(content, dict) and _UNSAVED in content:
+        raise TypeError(f"{what} holds the tensors of a model alone: {content[_UNSAVED]}")
+    return _loaded(content, arrays, given, what)
+
+
+def _recorded(estimator: DistributedEstimator) -> tuple[Any, dict[str, Any]]:
+    """An estimator as what JSON takes, and arrays."""
+    cls = type(estimator)
+    if ESTIMATORS.get(cls.__name__) is not cls:
+        raise TypeError(
+            f"{cls.__name__} cannot be saved: put @dps.estimators.estimator(model=...) "
+            f"above the class, as it stands above {sorted(ESTIMATORS)}"
+        )
+    writer = RecordWriter(_kinds(estimator))
+    parameters, given = {}, {}
+    for name, value in _parameters(estimator).items():
+        if name in cls._code and not (value is None or isinstance(value, str)):
+            given[name] = shorten(repr(value), 200)  # for who is asked for it
+            continue
+        try:
+            parameters[name] = writer(value, f"parameters.{name}")
+        except TypeError as error:
+            if cls._is_option(name):
+                given[name] = shorten(repr(value), 200)
+                continue
+            raise TypeError(
+                f"{cls.__name__} cannot be saved with {name}={value!r}, which is no number, text "
+                f"or part of dps ({error}): no code is written to files. Set another {name}, or "
+                "keep it with cloudpickle"
+            ) from error
+    fitted = None
+    if hasattr(estimator, "_carry"):
+        left = vars(estimator)
+        saved = {name: left[name] for name in checks_of(estimator) if name in left}
+        try:
+            fitted = {name: writer(value, name) for name, value in saved.items()}
+        except TypeError as error:
+            raise TypeError(f"{cls.__name__} cannot be saved: {error}") from error
+    content = {"class": cls.__name__, "parameters": parameters, "fitted": fitted}
+    if given:
+        content["given"] = given
+    return content, writer.arrays
+
+
+def load(path: PathLike, **given: object) -> Any:
+    """Read an estimator that was saved.
+
+    Nothing in the files is run: what they hold is numbers and texts, which are checked. A model or
+    module of one's own, which is code, is therefore not in them, and is given again.
+
+    Parameters
+    ----------
+    path : str or path
+        What was given to ``save``: a directory, with a protocol where it is on no local file
+        system, such as ``"s3://bucket/model"``.
+    **given
+        Parameters of the estimator that were code: `model`, or `module` and `criterion`.
+
+    Returns
+    -------
+    estimator : estimator
+        With ``client=None`` and ``server=None``, without `plan_` and `fit_report_`. `partial_fit`
+        carries on as that of the estimator that was saved would have, bit for bit.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is nothing at the path, or not all of it.
+    TypeError
+        It was saved with code that is not given, or the other way round.
+    ValueError
+        It is damaged, of another version of the format, or not what an estimator is; or what is
+        given has other tensors than those that were saved.
+
+    Examples
+    --------
+    >>> import dps
+    >>> from sklearn.datasets import load_iris
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = dps.LinearClassifier().fit(X, y)
+    >>> model.save("memory://iris")
+    >>> bool((dps.load("memory://iris").predict(X) == model.predict(X)).all())
+    True
+    """
+    return _loaded(*read_directory(path), given, path)
+
+
+def _loaded(
+    content: object, arrays: Mapping[str, object], given: Mapping[str, object], path: PathLike
+) -> Any:
+    """The estimator of a record, or an error that says what is wrong with it."""
+    wanted = content.get("given", {}) if isinstance(content, dict) else {}
+    if isinstance(wanted, dict) and set(wanted) != set(given):
+        missing = {name: text for name, text in wanted.items() if name not in given}
+        extra = sorted(set(given) - set(wanted))
+        if missing:
+            shown = ", ".join(f"{name}={text}" for name, text in missing.items())
+            raise TypeError(
+                f"{path} was saved with {shown}, which is code and not in the files: give "
+                f"{' and '.join(missing)} again, as in dps.load(path, {next(iter(missing))}=...)"
+            )
+        raise TypeError(f"{path} was saved without {extra}: nothing is to be given for that")
+    try:
+        return _estimator(content, arrays, given)
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(
+            f"{path} cannot be loaded: {error}. "
+            "Load it with the dps that saved it, or save it again"
+        ) from error
+
+
+def _kinds(estimator: DistributedEstimator) -> list[Kind]:
+    """All kinds of values in a file of such an estimator."""
+    kinds, model = [*KINDS, *kinds_by_name(), *encoder_kinds()], estimator._model_type
+    if estimator._is_own:
+        return [*kinds, *own_kinds(model, estimator._build)]
+    if is_dataclass(model) and all(kind.type is not model for kind in kinds):
+        kinds.append(Kind.of("model", model))
+    return kinds
+
+
+def _parameters(estimator: DistributedEstimator) -> dict[str, Any]:
+    """Parameters but the client and the server, which are connections."""
+    given = estimator.get_params(deep=False)
+    return {name: value for name, value in given.items() if name not in ("client", "server")}
+
+
+def _estimator(content: object, arrays: Mapping[str, Any], code: Mapping[str, Any]) -> Any:
+    fields = {"class", "parameters", "fitted"}
+    if not isinstance(content, dict) or set(content) - {"given"} != fields:
+        raise ValueError(f"it has no {sorted(fields)} of an estimator")
+    cls = find(content["class"])
+    if not all(name in cls._code or cls._is_option(name) for name in code):
+        raise ValueError(f"a {cls.__name__} has other code than {sorted(code)}")
+    estimator = cls(**dict.fromkeys(cls._code))
+    read = RecordReader(_kinds(estimator), arrays)
+    known = set(_parameters(estimator))
+    if isinstance(content["parameters"], dict):
+        known |= {name for name in content["parameters"] if cls._is_option(name)}
+    given = _dict(content["parameters"], "parameters", known)
+    values = {name: read(record, f"parameters.{name}") for name, record in given.items()}
+    estimator.set_params(**values, **code)
+    if content["fitted"] is not None:
+        checks = checks_of(estimator)
+        given = _dict(content["fitted"], "fitted", set(checks))
+        fitted = {name: read(record, name) for name, record in given.items()}
+        missing = set(checks) - set(fitted) - _OPTIONAL
+        if missing:
+            raise ValueError(f"it lacks {sorted(missing)}")
+        for name, value in fitted.items():
+            setattr(estimator, name, value)
+        estimator._loss()
+        for name, check in checks.items():
+            if name in fitted:
+                check(estimator, fitted[name])
+        if "_params" in fitted:
+            model = fitted.get("_model", estimator._carry.model)
+            vars(estimator).update(estimator._attributes(model, estimator._params))
+    if read.left:
+        raise ValueError(f"it has arrays that belong to nothing: {sorted(read.left)}")
+    return estimator
+
+
+def _dict(given: object, what: str, known: set[str]) -> dict[str, Any]:
+    if not isinstance(given, dict) or not set(given) <= known:
+        unknown = sorted(set(given) - known) if isinstance(given, dict) else given
+        raise ValueError(f"among its {what} is {unknown!r}, which this dps does not know")
+    return given

@@ -1,0 +1,49 @@
+"""Models of users' own as a file says them: the data they were made for, and their tensors.
+
+What makes the model is not in the file: it is given again, and its tensors must be the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dps.estimators.base.user_models import Shape
+from dps.files.records import Kind
+from dps.models.arrays import Arrays
+from dps.models.columns import Column, Columns
+
+
+def own_kinds(cls: type, build: Callable[[Shape], Any]) -> list[Kind]:
+    """Kinds of such models, and of what they are made for.
+
+    build: makes the model for data of a shape.
+    """
+
+    def model(shape: Any, tensors: Any) -> Any:
+        if not isinstance(shape, Shape):
+            raise ValueError(f"{shape!r} is no shape of data")
+        try:
+            made = build(shape)
+        except Exception as error:  # of code that is not ours, or of numbers that nobody saved
+            raise ValueError(
+                f"what is given makes no model for {shape.n_features} columns and "
+                f"{shape.n_outputs} outputs: {error!r}"
+            ) from error
+        if _tensors(made) != tensors:
+            raise ValueError(
+                f"what is given has other tensors. Saved: {tensors}; given: {_tensors(made)}"
+            )
+        return made
+
+    own = Kind(f"model:{cls.__name__}", cls, ("shape", "tensors"), _fields, model)
+    others = (("shape", Shape), ("columns", Columns), ("column", Column), ("arrays", Arrays))
+    return [own, *(Kind.of(*each) for each in others)]
+
+
+def _fields(model: Any) -> dict[str, Any]:
+    return {"shape": model.shape, "tensors": _tensors(model)}
+
+
+def _tensors(model: Any) -> list[Any]:
+    return [[tensor.name, [*tensor.shape], tensor.kind] for tensor in model.layout.tensors]

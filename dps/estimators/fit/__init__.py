@@ -1,0 +1,1 @@
+"""A fit: inputs, survey, encoding, validation, callbacks."""

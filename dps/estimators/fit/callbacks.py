@@ -1,0 +1,90 @@
+"""Whoever watches one fit from the caller's side: a bar, a log, a server, scikit-learn's callbacks.
+
+It knows estimators by the fitted attributes it is given.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from dps.estimators.fit.progress import showing
+
+if TYPE_CHECKING:
+    from dps.estimators.base.estimator import DistributedEstimator
+    from dps.estimators.served.publish import Publisher
+    from dps.training.epochs.records import EpochRecord
+    from dps.training.job import Job, Trained
+
+
+class FitCallbacks:
+    """Calls callbacks for one fit: the fit is a task, and each epoch a subtask of it.
+
+    estimator: its `verbose` and its callbacks count.
+    X, y, sample_weight: what it is fitted to, handed to callbacks that ask for it.
+    max_iter: epochs at the most.
+    """
+
+    def __init__(
+        self, estimator: DistributedEstimator, X: Any, y: Any, sample_weight: Any, max_iter: int
+    ) -> None:
+        weights = None if sample_weight is None else {"sample_weight": sample_weight}
+        self._given = {"estimator": estimator, "X": X, "y": y, "metadata": weights}
+        self._context: Any = None
+        self._verbose, self._max_iter = int(estimator.verbose), max_iter
+        self._shown = contextlib.ExitStack()
+        if hasattr(estimator, "_skl_callbacks") or hasattr(estimator, "_parent_callback_ctx"):
+            self._context = estimator._init_callback_context(max_subtasks=max_iter)
+            self._context.call_on_fit_task_begin(**self._given)
+
+    def watch(
+        self,
+        job: Job,
+        fitted: Callable[[Trained, Sequence[EpochRecord]], dict[str, Any]],
+        publisher: Publisher | None = None,
+    ) -> Job:
+        """The job, which reports its closed epochs.
+
+        fitted: makes the estimator's fitted attributes from the model's parameters and closed
+            epochs.
+        publisher: writes the model where others read it.
+        """
+        update = self._shown.enter_context(showing(self._verbose, self._max_iter))
+        closed: list[EpochRecord] = []
+
+        def on_epochs(records: Sequence[EpochRecord], params: Callable[[], Trained | None]) -> bool:
+            def attributes() -> dict[str, Any] | None:
+                found = params()  # None where the fit, which does not wait, is further already
+                return None if found is None else fitted(found, closed)
+
+            closed.extend(records)
+            update(records)
+            if publisher is not None:
+                publisher.epochs(closed, params)
+            return self._context is not None and self._call(records, attributes)
+
+        watched = self._verbose or self._context is not None or publisher is not None
+        return replace(job, on_epochs=on_epochs) if watched else job
+
+    def _call(
+        self, records: Sequence[EpochRecord], fitted: Callable[[], dict[str, Any] | None]
+    ) -> bool:
+        """Call callbacks for closed epochs; whether one of them asks the fit to stop."""
+        stop = False
+        for record in records:
+            epoch = self._context.subcontext(task_name="epoch")
+            epoch.call_on_fit_task_begin(**self._given)
+            attributes = fitted if record is records[-1] else None
+            stop |= epoch.call_on_fit_task_end(**self._given, reconstruction_attributes=attributes)
+        return stop
+
+    def end(self) -> None:
+        """Report that the estimator is fitted."""
+        if self._context is not None:
+            self._context.call_on_fit_task_end(**self._given, reconstruction_attributes={})
+
+    def close(self) -> None:
+        """Take away what is shown."""
+        self._shown.close()

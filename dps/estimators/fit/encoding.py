@@ -1,0 +1,174 @@
+"""What an estimator does with a dataframe that is not of plain numbers: encode it where it lies.
+
+A partition is read once, and only what was read of it is kept until the encoder has learned from
+all; then it is encoded, and that alone is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import scipy.sparse
+from sklearn.base import clone
+from sklearn.utils.validation import validate_data
+
+from dps.data.collections.partitions import (
+    columns_without_numbers,
+    is_dask,
+    is_frame,
+    is_list,
+    unmasked,
+)
+from dps.data.survey.defects import places
+from dps.preprocessing import FrameEncoder
+from dps.preprocessing.dtypes import check_frame
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from dps.cluster.base import Cluster
+    from dps.estimators.base.estimator import DistributedEstimator
+    from dps.preprocessing.reader import Reader
+
+
+@dataclass
+class Encoding:
+    """An encoder, and how far it is."""
+
+    encoder: FrameEncoder
+    fitted: bool  # whether it has learned from other data, and stays as it is
+    reader: Reader | None = None  # reads partitions that it is going to learn from
+
+    def encode(self, frame: pd.DataFrame) -> Any:
+        """A pandas dataframe as CSR, whatever `set_output` says."""
+        return self.encoder._encoded(frame, fit=not self.fitted)
+
+    def prepare(self, X: Any) -> Callable[[Any, int], Any]:
+        """What is done to each partition of a frame or array, and its number, to encode it."""
+        change: Callable[..., Any]
+        if self.fitted:
+            change = self.encoder._layout
+        else:
+            example = X if is_frame(X) else framed(np.empty((0, X.shape[1]), X.dtype))
+            change = self.reader = self.encoder._begin(example)
+        return change if is_frame(X) else Framed(change)
+
+    @property
+    def unscaled(self) -> bool:
+        """Whether there are numbers among the encoded values, of any size."""
+        return self.encoder._layout.n_numbers > 0
+
+    def complete(self, cluster: Cluster, trained: int) -> None:
+        """Learn from the first partitions, which have been read, and encode all."""
+        if self.reader is not None:
+            self.encoder._learn(cluster.map(self.reader.reread, range(trained)))
+            cluster.replace(self.encoder._layout)
+
+
+def encoding_for(
+    estimator: DistributedEstimator, X: Any, going_on: bool, gaps: bool = False
+) -> Encoding | None:
+    """How `X` is encoded; None if it is trained on as it is.
+
+    estimator: its `encoder`, and `encoder_` of an earlier fit.
+    going_on: whether training goes on from coefficients that belong to the columns of `encoder_`.
+    gaps: whether numbers are known to be missing; then arrays are encoded, too.
+    Raises TypeError: an encoder was given, and `X` is no dataframe.
+    """
+    if going_on:
+        kept = getattr(estimator, "encoder_", None)
+        return None if kept is None else Encoding(kept, fitted=True)
+    if isinstance(estimator.encoder, FrameEncoder):
+        if not is_frame(X):
+            remedy = "give dask.dataframe.from_delayed(X)" if is_list(X) else "use encoder='auto'"
+            raise TypeError(
+                f"encoder={estimator.encoder!r} encodes dataframes, and X is of the type "
+                f"{type(X).__name__}: {remedy}"
+            )
+        return Encoding(clone(estimator.encoder), fitted=False)
+    if not is_frame(X):
+        # A model of one's own knows how many columns an array has.
+        missing = "mean" if estimator._is_own else "indicator"
+        return Encoding(FrameEncoder(missing=missing), fitted=False) if gaps else None
+    if not (
+        gaps
+        or columns_without_numbers(X._meta if is_dask(X) else X)
+        or (not is_dask(X) and X.isna().to_numpy().any())
+    ):
+        return None
+    return Encoding(FrameEncoder(), fitted=False)
+
+
+@dataclass(frozen=True)
+class Framed:
+    """What is done to blocks of an array once they are dataframes."""
+
+    change: Callable[..., Any]
+    names: Sequence[Any] | None = None  # of the columns of arrays, if not their places
+
+    def __call__(self, block: Any, number: int) -> Any:
+        """Frame a block, and change it."""
+        return self.change(framed(block, self.names), number)
+
+
+def framed(X: Any, names: Sequence[Any] | None = None) -> Any:
+    """Local rows as a dataframe; by default the columns of an array are named by their places."""
+    if is_frame(X):
+        return X
+    import pandas as pd
+
+    X = X.toarray() if scipy.sparse.issparse(X) else np.asarray(unmasked(X))
+    return pd.DataFrame(X, columns=places(X.shape[1]) if names is None else names)
+
+
+def by_places(encoder: FrameEncoder) -> bool:
+    """Whether it was fitted to an array, or is going to be."""
+    if not encoder.__sklearn_is_fitted__():
+        return True
+    return list(encoder._layout.columns) == places(len(encoder._layout.columns))
+
+
+def select(estimator: DistributedEstimator, encoder: FrameEncoder, X: Any, reset: bool) -> Any:
+    """The columns of `X` that the encoder was fitted to, found by name; any order will do.
+
+    Those of an array are found by their places, if it was fitted to one.
+
+    Raises ValueError: one is missing or extra, in scikit-learn's words.
+    """
+    if is_list(X) and by_places(encoder):  # what its partitions are is seen when they are read
+        return X
+    if not is_frame(X) and by_places(encoder):
+        X = X if is_dask(X) or scipy.sparse.issparse(X) else np.asarray(X)
+        if X.ndim != 2:
+            raise ValueError(f"X has {X.ndim} dimensions, two are wanted")
+        validate_data(estimator, X=np.empty((1, X.shape[1])), skip_check_array=True, reset=reset)
+        return X
+    X = X if reset else encoder._ordered(X)
+    meta = X._meta if is_dask(X) else X
+    check_frame(meta)
+    validate_data(estimator, X=meta, skip_check_array=True, reset=reset)
+    return X
+
+
+def index_of(names: Iterable[Any]) -> Any:
+    """Names as an index of pandas: of objects where Arrow cannot hold them as text."""
+    import pandas as pd
+
+    names = list(names)
+    try:
+        return pd.Index(names)
+    except UnicodeEncodeError:  # half a surrogate pair
+        return pd.Index(names, dtype=object)
+
+
+def coefficient_names(estimator: DistributedEstimator) -> np.ndarray:
+    """Names of the columns that the coefficients belong to."""
+    if estimator.encoder_ is not None:
+        return np.asarray(estimator.encoder_.get_feature_names_out())
+    names = getattr(estimator, "feature_names_in_", None)
+    if names is None:
+        names = places(estimator.n_features_in_)
+    return np.asarray(names, object)

@@ -1,0 +1,392 @@
+"""One fit, from what a user brings to the attributes of a fitted estimator.
+
+The same for all estimators: inputs, targets, cluster, training, attributes. What is particular to a
+kind of model it asks of the estimator. It knows no mode, optimizer or loss by name.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.exceptions import ConvergenceWarning
+
+from dps._sklearn import FRAMES
+from dps.cluster.choice import cluster_for
+from dps.cluster.options import Options
+from dps.data.collections.alignment import in_memory
+from dps.data.collections.partitions import Partition, is_dask, is_frame, is_list
+from dps.data.collections.parts import one_graph
+from dps.data.feed.blocks import as_rows
+from dps.data.feed.targets import TargetEncoding
+from dps.data.survey.labels import check_kinds
+from dps.data.survey.rows import (
+    DataSummary,
+    GapsError,
+    check_size,
+    check_weight,
+    combine,
+    inspect_kept,
+    warn_unless_repeated,
+)  # fmt: skip
+from dps.estimators.fit.callbacks import FitCallbacks
+from dps.estimators.fit.encoding import Framed, encoding_for, framed, select
+from dps.estimators.fit.inputs import check_found, partitions_for
+from dps.estimators.fit.interrupts import Interrupts
+from dps.estimators.fit.loading import Loading
+from dps.estimators.fit.multilabel import check_columns_of_labels, labels_of_columns
+from dps.estimators.fit.resume import Resumption
+from dps.estimators.fit.survey import Survey
+from dps.estimators.fit.validation import ValidationData, check_targets, look_at_validation
+from dps.estimators.served.publish import Publisher
+from dps.losses import Loss
+from dps.modes import get_mode
+from dps.parameter_server import ParameterServer
+from dps.training.epochs.records import EpochRecord, History
+from dps.training.job import FitResult, Job, Trained, new_fit_id
+from dps.training.report import report_of
+from dps.training.run.trainer import train
+from dps.training.state import TrainState
+
+if TYPE_CHECKING:
+    from dps.estimators.base.estimator import DistributedEstimator
+
+
+def fit(
+    client: Any,
+    estimator: DistributedEstimator,
+    X: Any,
+    y: Any,
+    sample_weight: Any,
+    *,
+    resumption: Resumption,
+    server: ParameterServer | None = None,
+    start: TrainState | None,
+    partial: bool = False,
+    classes: np.ndarray | None = None,
+    reset: bool = True,
+    validation: ValidationData | None = None,
+) -> None:
+    """Fit an estimator, and set its fitted attributes.
+
+    X, y, sample_weight: as users give them.
+    resumption: which checkpoint it goes on from, if any, and whether it writes some.
+    server: where the model is to be read while it learns.
+    start: where training goes on from.
+    partial: whether it is one epoch, of many.
+    classes: array, all labels that will ever come.
+    reset: whether the columns are those of a first fit.
+    """
+    survey = Survey(
+        fit=new_fit_id(),
+        estimator=estimator,
+        loss=estimator._loss(),
+        mode=get_mode(estimator.mode),
+        start=start,
+        max_iter=1 if partial else estimator._most_epochs,
+        tol=None if partial else estimator.tol,
+        seed=resumption.seed,
+        partial=partial,
+        options=Options.now(),
+    )
+    watching = FitCallbacks(estimator, X, y, sample_weight, survey.max_iter)
+    # Everything that can be wrong with parameters is found before any data moves.
+    score = None
+    if estimator.scoring != "loss":
+        from dps.scores.gathered import get_score  # and with it scikit-learn's metrics
+
+        score = get_score(estimator.scoring, survey.loss)
+    estimator._check(survey)
+    survey.encoding = encoding_for(estimator, X, start is not None)
+    data = _partitioned(survey, client, X, y, sample_weight, reset, validation)
+    cluster = survey.cluster = cluster_for(client, survey.fit, survey.options)
+    interrupts = Interrupts()
+    publish = cluster.publish if cluster.watched else None
+    loading = Loading(estimator, survey.fit, publish)
+    try:
+        _look(survey, data, reset, classes, loading)
+        job = resumption.job(_planned(survey), survey)
+        if score is not None:
+            if not (job.stopping.validate or data.validating or partial):
+                raise ValueError(
+                    f"scoring={estimator.scoring!r} needs rows for validation: give X_val and "
+                    "y_val to fit, or early_stopping=True"
+                )
+            scored = score.about(job.targets, survey.n_outputs)
+            job = replace(job, stopping=replace(job.stopping, score=scored, tol=survey.tol))
+        publisher, fitted = None, functools.partial(_fitted, survey, job)
+        if server is not None:
+            restored = functools.partial(_restored, survey, job)
+            publisher = Publisher(server, estimator, job, restored, fitted)
+        loading.end()
+        job = watching.watch(job, fitted, publisher)
+        result = train(job, survey.summary, cluster, interrupts.hold)
+    except BaseException as error:
+        with interrupts:
+            loading.end(error)
+            failed = _first_failure(watching.close, cluster.close)
+        if failed is not None:
+            error.add_note(f"and then, while the fit was cleared away: {failed!r}")
+        raise
+    with interrupts:
+        failed = _first_failure(watching.close, cluster.close)
+        for name, value in fitted(result.reported, result.history).items():
+            setattr(estimator, name, value)
+        model, values = estimator._restore_columns(survey, job, result.kept.values)
+        result = replace(result, kept=result.kept._replace(values=values))
+        estimator.plan_ = result.plan
+        estimator._carry = TrainState.after(start, job, model, result)
+        estimator.fit_report_ = report_of(type(estimator).__name__, job, result)
+    if publisher is not None:
+        publisher.end(result.reported)
+    for after in (result.error, failed, KeyboardInterrupt() if interrupts.held else None):
+        if after is not None:
+            raise after
+    watching.end()
+    if not estimator._ends_as_planned or job.full_batch is not None:
+        _warn_unless_converged(result, survey.tol, job.stopping.max_iter)
+
+
+class _Data(NamedTuple):
+    """What a user has brought, in aligned partitions; nothing is computed yet."""
+
+    X: Any  # as it was given, or as the frame that is encoded
+    partitions: list[Partition]
+    validating: list[Partition]
+    whole: bool  # whether it came in one piece
+    prepare: Callable[[Any, int], Any] | None  # what is done to each partition when it is loaded
+
+
+def _partitioned(
+    survey: Survey,
+    client: Any,
+    X: Any,
+    y: Any,
+    sample_weight: Any,
+    reset: bool,
+    validation: ValidationData | None,
+) -> _Data:
+    """Take in data: names of columns, kinds and known lengths are looked at, values are not."""
+    estimator, encoding = survey.estimator, survey.encoding
+    X, y, sample_weight, validation = _of_one_graph(client, X, y, sample_weight, validation)
+    prepare, given = None, X
+    if encoding is not None:
+        X = select(estimator, encoding.encoder, X, reset and not encoding.fitted)
+        if is_dask(X):
+            prepare = encoding.prepare(X)
+        else:
+            X = encoding.encode(framed(X))
+    partitions, whole = partitions_for(
+        estimator, X, y, sample_weight, classification=estimator._classification,
+        reset=reset, encoded=encoding is not None,
+    )  # fmt: skip
+    validating: list[Partition] = []
+    if validation is not None:
+        validating = validation.partitions(estimator, given, encoding, len(partitions))
+    if whole:
+        partitions = [replace(partitions[0], X=estimator._drop_columns(survey, partitions[0].X))]
+        if survey.columns is not None:
+            validating = [replace(part, X=survey.columns.of(part.X)) for part in validating]
+    return _Data(X, partitions, validating, whole, prepare)
+
+
+def _of_one_graph(
+    client: Any, X: Any, y: Any, weight: Any, validation: ValidationData | None
+) -> tuple[Any, Any, Any, ValidationData | None]:
+    """All that was given, to be computed once: now where X is local, else by one graph."""
+    held: list[Any] = [None] * 3
+    if validation is not None:
+        held = [validation.X, validation.y, validation.weight]
+    if is_dask(X):
+        X, y, weight, *held = one_graph(X, y, weight, *held)
+    else:
+        y, weight, *held = in_memory(
+            client, y=y, sample_weight=weight,
+            X_val=held[0], y_val=held[1], sample_weight_val=held[2],
+        )  # fmt: skip
+    if held[0] is not None and not is_dask(held[0]):
+        held[1:] = in_memory(client, y_val=held[1], sample_weight_val=held[2])
+    return X, y, weight, None if validation is None else ValidationData(*held)
+
+
+def _look(
+    survey: Survey, data: _Data, reset: bool, classes: np.ndarray | None, loading: Loading
+) -> None:
+    """Have data loaded, encoded and looked at where it lies; the survey says what was found."""
+    estimator, cluster, loss = survey.estimator, survey.cluster, survey.loss
+    most = None if estimator.n_replicas == "auto" else int(estimator.n_replicas)
+    cache = survey.options.cache
+    cluster.load(data.partitions, data.prepare, cache, most, data.validating, loading)
+    trained = cluster.n_trained
+    if survey.encoding is not None:
+        survey.encoding.complete(cluster, trained)
+    try:
+        summary = _looked_at(survey, trained, data.whole)
+    except GapsError as error:
+        arrays = getattr(estimator, "_arrays", None)
+        if arrays or is_list(data.X) or estimator.encoder != "auto" or survey.start is not None:
+            raise ValueError(*error.args) from None
+        # Numbers are missing: what has been loaded is encoded where it lies.
+        X = data.partitions[0].X if data.whole else data.X
+        survey.encoding = encoding_for(estimator, X, False, gaps=True)
+        assert survey.encoding is not None
+        X = select(estimator, survey.encoding.encoder, X, reset)
+        names = list(X.columns) if is_frame(X) else None
+        cluster.replace(Framed(survey.encoding.prepare(X), names))
+        survey.encoding.complete(cluster, trained)
+        summary = _looked_at(survey, trained, data.whole)
+    if is_list(data.X) or (is_dask(data.X) and summary.columns is not None):
+        check_found(estimator, summary, reset and is_list(data.X))
+    if data.validating:
+        n_validating = len(cluster.holders) - trained
+        summary, seen = look_at_validation(
+            cluster,
+            summary,
+            loss,
+            estimator._classification,
+            n_validating,
+            len(data.validating) == 1,
+        )
+    cluster.replace(_as_rows, summary.unreadable)
+    survey.summary = summary
+    survey.targets, survey.n_outputs = _describe(estimator, loss, summary, classes)
+    if data.validating:
+        check_targets(seen, survey.targets)
+
+
+def _looked_at(survey: Survey, trained: int, whole: bool) -> DataSummary:
+    """What the partitions hold that are trained on."""
+    estimator = survey.estimator
+    found = survey.cluster.map(
+        inspect_kept, range(trained), opened=False, classification=estimator._classification,
+        loss=survey.loss, wanted=estimator._inspection(survey),
+    )  # fmt: skip
+    warn_unless_repeated(found)
+    return combine(found, classification=estimator._classification, whole=whole)
+
+
+def _planned(survey: Survey) -> Job:
+    """The estimator's plan; squares of a regression's targets are in its dtype."""
+    regression = not survey.estimator._classification
+    if regression:
+        check_size(survey.summary, np.float64)
+    job: Job = survey.estimator._plan(survey)
+    if regression:
+        check_size(survey.summary, job.model.dtype)
+    return job
+
+
+def _warn_unless_converged(result: FitResult, tol: float | None, max_iter: int) -> None:
+    if tol is not None and result.history[-1].last and not result.history[-1].converged:
+        warnings.warn(
+            f"the loss still improved by more than tol={tol:g} after max_iter={max_iter} "
+            "epochs: raise max_iter, or tol",
+            ConvergenceWarning,
+            stacklevel=5 + FRAMES,
+        )
+
+
+def _fitted(
+    survey: Survey, job: Job, trained: Trained, history: Sequence[EpochRecord]
+) -> dict[str, Any]:
+    """The attributes of a fit that ended with such parameters, after such epochs.
+
+    It goes on from the parameters; the fit itself, when it has ended, from the optimizer's state.
+    """
+    estimator, encoding = survey.estimator, survey.encoding
+    found = {"encoder_": None if encoding is None else encoding.encoder, **survey.attributes}
+    if estimator._classification:
+        found |= {"classes_": job.targets.classes, "multilabel_": job.targets.multilabel}
+    if survey.start is None and not estimator._is_own:
+        standards = survey.summary.standards if encoding is None else None
+        found["_means"] = None if standards is None else standards[0]
+    model, (params,) = estimator._restore_columns(survey, job, trained.params[None])
+    # A table goes on with room for more rows.
+    carry = TrainState(params, model, ids=trained.ids if model.layout.table is not None else None)
+    model, params = _restored(survey, job, trained)
+    last = history[-1]
+    monitored = "validation_loss" if job.stopping.validate else "loss"
+    losses = [getattr(epoch, monitored) for epoch in history]
+    return {
+        **found,
+        **estimator._attributes(model, params),
+        "n_iter_": len(history),
+        "loss_": last.loss,
+        "best_loss_": min((loss for loss in losses if not math.isnan(loss)), default=math.nan),
+        "history_": History(epoch.as_dict(last.kept) for epoch in history),
+        "_carry": replace(carry, epochs=job.epochs_before + last.epoch),
+    }
+
+
+def _restored(survey: Survey, job: Job, trained: Trained) -> tuple[Any, NDArray[np.floating]]:
+    """The model of all data, and its parameters."""
+    model, (params,) = survey.estimator._restore_columns(survey, job, trained.params[None])
+    if model.layout.table is not None:
+        model, params = model.compact(params, trained.ids)
+    return model, params
+
+
+def _describe(
+    estimator: DistributedEstimator, loss: Loss, summary: DataSummary, classes: np.ndarray | None
+) -> tuple[TargetEncoding, int]:
+    """The encoding of targets that the data asks for, and how many raw outputs there are."""
+    factors, n_outputs, weight_sum = None, summary.n_outputs, summary.weight_sum
+    if estimator._classification and summary.n_outputs > 1:
+        classes, loss = labels_of_columns(estimator, loss, n_outputs, classes)
+    elif estimator._classification:
+        check_columns_of_labels(estimator, classes, several=False)
+        classes = _known_classes(summary, classes)
+        factors = estimator._class_factors(summary, classes)
+        loss = loss.for_classes(len(classes))
+        n_outputs = loss.n_outputs(len(classes))
+        if factors is not None:
+            at = np.searchsorted(classes, summary.classes)
+            with np.errstate(over="ignore"):
+                weight_sum = float((np.asarray(factors)[at] * summary.class_weights).sum())
+            if weight_sum <= 0:
+                raise ValueError(
+                    f"class_weight={estimator.class_weight!r} gives all rows the weight 0"
+                )
+            check_weight(weight_sum / summary.total, "class_weight, times sample_weight,")
+    scale = summary.total / weight_sum
+    return TargetEncoding(loss, classes, factors, scale), n_outputs
+
+
+def _known_classes(summary: DataSummary, classes: np.ndarray | None) -> np.ndarray:
+    if classes is None:
+        classes = summary.classes
+    before = "the fit before, or `classes`,"
+    check_kinds([("y", summary.classes), (before, np.asarray(classes))], f"y and {before}")
+    unknown = summary.classes[~np.isin(summary.classes, classes)]
+    if len(unknown):
+        raise ValueError(
+            f"y holds labels {unknown.tolist()}, which are neither in `classes` nor in the fit "
+            "before: "
+            f"{np.asarray(classes).tolist()}"
+        )
+    if len(classes) < 2:
+        raise ValueError(
+            f"The number of classes has to be greater than one; got 1 class: {classes.tolist()}"
+        )
+    return classes
+
+
+def _first_failure(*ends: Callable[[], None]) -> BaseException | None:
+    """Call all of them, whatever one of them raises; what the first one did."""
+    failed: BaseException | None = None
+    for end in ends:
+        try:
+            end()
+        except BaseException as error:
+            failed = failed or error
+    return failed
+
+
+def _as_rows(X: Any, number: int) -> Any:
+    return as_rows(X)

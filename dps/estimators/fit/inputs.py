@@ -1,0 +1,129 @@
+"""From the containers that users bring to aligned partitions, in scikit-learn's words.
+
+It looks at what can be seen without computing: kinds, shapes, names and lengths. What values hold
+is looked at where partitions lie.
+"""
+
+from __future__ import annotations
+
+from numbers import Real
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import scipy.sparse
+from sklearn.utils import check_array, check_consistent_length, column_or_1d
+from sklearn.utils.validation import validate_data
+
+from dps.data.collections.alignment import partitions_of
+from dps.data.collections.partitions import (
+    Partition,
+    check_columns,
+    check_names,
+    is_dask,
+    is_frame,
+    meta_of,
+)
+from dps.data.feed.blocks import as_rows
+from dps.data.survey.defects import defect_of_structure
+
+if TYPE_CHECKING:
+    from dps.data.survey.rows import DataSummary
+    from dps.estimators.base.estimator import DistributedEstimator
+
+
+def partitions_for(
+    estimator: DistributedEstimator,
+    X: Any,
+    y: Any,
+    sample_weight: Any,
+    *,
+    classification: bool,
+    reset: bool,
+    encoded: bool,
+) -> tuple[list[Partition], bool]:
+    """The data in aligned partitions, and whether it came in one piece.
+
+    estimator: which keeps, or compares, the names of columns.
+    X, y, sample_weight: as users give them; all in this process where X is.
+    classification: whether y holds labels.
+    reset: whether names and numbers of columns are those of a first fit.
+    encoded: whether X is encoded already, or a dataframe that is encoded where it lies.
+    Raises ValueError, TypeError.
+    """
+    if y is None:
+        raise ValueError("requires y to be passed, but the target y is None")
+    if is_dask(X):
+        meta = None if encoded else meta_of(X)
+        if meta is not None:
+            validate_data(estimator, X=meta, skip_check_array=True, reset=reset)
+        return partitions_of(X, y, sample_weight, multi_output=True), False
+    if not encoded:
+        X = plain(estimator, X, reset, all_finite=False)  # values are looked at later
+    if not is_frame(X) and (
+        not X.dtype.isnative or (X.dtype.kind == "f" and X.dtype.itemsize not in (4, 8))
+    ):
+        X = X.astype(np.float64)
+    y = _targets(y, classification)
+    check_consistent_length(X, y)
+    return [Partition(X, y, _weights(sample_weight, X.shape[0]))], True
+
+
+def _targets(y: Any, classification: bool) -> Any:
+    if hasattr(y, "toarray"):
+        y = y.toarray()
+    shape = y.shape if hasattr(y, "shape") else np.asarray(y).shape
+    if classification and not (len(shape) == 2 and shape[1] > 1):
+        return column_or_1d(y, warn=True)
+    y = check_array(
+        y, ensure_2d=False, ensure_min_samples=0, ensure_min_features=0, dtype=None,
+        ensure_all_finite=False, input_name="y",
+    )  # fmt: skip
+    return y.astype(np.float64) if y.dtype == object and not classification else y
+
+
+def _weights(sample_weight: Any, rows: int) -> Any:
+    if sample_weight is None:
+        return None
+    if isinstance(sample_weight, Real):
+        sample_weight = np.full(rows, sample_weight)
+    sample_weight = check_array(
+        sample_weight, ensure_2d=False, ensure_min_samples=0, allow_nd=True, dtype=np.float64,
+        ensure_all_finite=False, input_name="sample_weight",
+    )  # fmt: skip
+    if len(sample_weight) != rows:
+        raise ValueError(f"sample_weight has {len(sample_weight):,} rows, and X has {rows:,}")
+    return sample_weight
+
+
+def plain(estimator: DistributedEstimator, X: Any, reset: bool, all_finite: bool | str) -> Any:
+    """Local data that is read as it is: an array or CSR of numbers."""
+    frame = X if is_frame(X) else None
+    if frame is not None:
+        check_names(frame)
+    defect = defect_of_structure(X)
+    if defect is not None:
+        raise ValueError(defect.replace("{place}", ""))
+    if hasattr(X, "to_scipy_sparse") or (scipy.sparse.issparse(X) and X.ndim == 2):
+        X = as_rows(X)
+    try:
+        X = validate_data(
+            estimator, X, accept_sparse="csr", dtype="numeric", ensure_all_finite=all_finite,
+            reset=reset,
+        )  # fmt: skip
+    except (TypeError, ValueError):
+        if frame is not None:
+            check_columns(frame)  # says which columns, if that is what is wrong
+        raise
+    if frame is not None and X.dtype.kind not in "biuf":
+        check_columns(frame)
+    return X
+
+
+def check_found(estimator: DistributedEstimator, summary: DataSummary, reset: bool) -> None:
+    """Take in, or compare, columns as they are once partitions have been computed."""
+    found: object = np.empty((1, summary.n_features))
+    if summary.columns is not None:
+        import pandas as pd
+
+        found = pd.DataFrame(columns=list(summary.columns))
+    validate_data(estimator, X=found, skip_check_array=True, reset=reset)

@@ -1,0 +1,292 @@
+"""What a fit is about, as its checkpoints say it, and whether another fit may go on from one.
+
+Parameters and data must be the same; where and with how many replicas it runs may differ. What a
+model has learned from a look at the data (centres, bins) comes from the checkpoint, since another
+number of partitions would look at other rows.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterable
+from dataclasses import replace
+from hashlib import sha256
+from textwrap import shorten
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from sklearn.utils import check_random_state
+
+from dps.estimators.fit.survey import Survey
+from dps.files.directories import file_system
+from dps.files.records import Kind, RecordWriter
+from dps.training.checkpoint import files
+from dps.training.checkpoint.files import Found
+from dps.training.checkpoint.lock import PathLock
+from dps.training.checkpoint.options import Checkpoint, Checkpointing
+from dps.training.job import Job
+from dps.training.position import Position
+from dps.training.saved import KINDS, kinds_by_name
+from dps.training.state import TrainState
+
+if TYPE_CHECKING:
+    from dps.estimators.base.estimator import DistributedEstimator
+    from dps.models import Model
+
+#: Where it runs, what it says, and when it ends: may be another when it goes on.
+_FREE = {
+    "n_replicas", "client", "verbose", "warm_start",
+    "checkpoint", "max_iter", "tol", "n_iter_no_change", "random_state", "encoder",
+}  # fmt: skip
+_REMEDY = (
+    "Set it as it was; or fit with resume=False, which begins anew, and another path of "
+    "`checkpoint`, which leaves this one as it is"
+)
+
+#: What something is, in full and for people.
+Fact = list[str]
+
+
+class Resumption:
+    """The checkpoints of one fit: the one it goes on from, if any, and what its own will say.
+
+    start: where training goes on from otherwise.
+    partial: whether it is one epoch, of many.
+    Raises ValueError: what is asked for does not go together, or other parameters were trained
+    there.
+    """
+
+    def __init__(
+        self, estimator: DistributedEstimator, resume: bool, start: TrainState | None, partial: bool
+    ) -> None:
+        self._where: Checkpoint | None = estimator.checkpoint
+        self._found: Found | None = None
+        self._lock: PathLock | None = None
+        self._random_state = estimator.random_state
+        if self._where is None:
+            if resume:
+                raise ValueError(
+                    "resume=True asks for checkpoint=dps.Checkpoint(path), whose path says where "
+                    "to go on from"
+                )
+            return
+        if partial:
+            raise ValueError(
+                "checkpoint is not possible with partial_fit, which trains one epoch: set "
+                "checkpoint=None, and save the estimator between calls"
+            )
+        if start is not None:
+            raise ValueError(
+                "checkpoint is not possible with warm_start=True, which goes on from the "
+                "parameters that are there: set warm_start=False, or checkpoint=None"
+            )
+        from fsspec.implementations.local import LocalFileSystem
+
+        _, fs, root = file_system(self._where.path)
+        self._path = root if isinstance(fs, LocalFileSystem) else str(fs.unstrip_protocol(root))
+        self._name = type(estimator).__name__
+        self._parameters = _parameters(estimator)
+        self._lock = PathLock(self._path)
+        try:
+            self._look(resume)
+        except BaseException:
+            self.close()
+            raise
+
+    def _look(self, resume: bool) -> None:
+        """Read the checkpoints at the path."""
+        if resume:
+            self._found = files.newest(self._path)
+            self._check_parameters()
+        elif (left := files.unfinished(self._path)) is not None:
+            warnings.warn(
+                f"{left} is a checkpoint of a fit that has not come to its end. This fit begins "
+                "anew, since it was not given resume=True, and removes it once a checkpoint of its "
+                "own is whole",
+                UserWarning,
+                stacklevel=6,
+            )
+
+    def close(self) -> None:
+        """Leave the path to other fits."""
+        if self._lock is not None:
+            self._lock.close()
+
+    @property
+    def seed(self) -> int:
+        """Of the fit: that of the checkpoint, where there is one."""
+        if self._found is not None:
+            return int(self._found.subject["seed"])
+        return _seed(self._random_state)
+
+    def job(self, job: Job, survey: Survey) -> Job:
+        """The same, which goes on and takes checkpoints, as was asked for.
+
+        Raises ValueError: the data, or the model made of it, is another.
+        """
+        if self._where is None or self._lock is None:
+            return job
+        run, data = job.fit, _data(job.model, survey)
+        if (found := self._found) is not None:
+            self._refuse(_differences(found.subject["data"], data))
+            job = replace(job, model=self._model(found, job.model))
+            run = found.place.run
+            job = replace(job, position=self._position(found, job))
+        subject = {
+            "estimator": self._name,
+            "seed": job.seed,
+            "parameters": self._parameters,
+            "data": data,
+            "model": _learned(job.model),
+        }
+        self._lock.add({run, *files.known_runs(self._path)})
+        checkpoint = Checkpointing(self._where, self._lock, run, subject)
+        return replace(job, execution=replace(job.execution, checkpoint=checkpoint))
+
+    def _model(self, found: Found, made: Any) -> Any:
+        """The model with what it had learned from the data."""
+        if (learned := found.subject["model"]) is None:
+            return made
+        kind = _kind_of(made)
+        try:
+            if kind is None or learned["kind"] != kind.name:
+                raise ValueError(f"it is a {learned['kind']!r}")
+            model = kind.read(**learned["fields"], loss=made.loss)
+            if model.n_features != made.n_features or model.dtype != made.dtype:
+                raise ValueError(
+                    f"it has {model.n_features} features of {model.dtype}, and these parameters "
+                    f"and data make one of {made.n_features} of {made.dtype}"
+                )
+        except (ValueError, TypeError, KeyError) as error:
+            raise ValueError(f"{self._directory} has another model: {error}. {_REMEDY}") from error
+        return model
+
+    def _position(self, found: Found, job: Job) -> Position:
+        """Where it goes on, once the numbers have been looked at: kernels trust them."""
+        table, optimizer = job.model.layout.table, job.optimizer
+        (check,) = (kind.read for kind in KINDS if kind.type is TrainState)
+        interim = None if found.interim is None else found.interim.kept
+        for kept in filter(None, (found.last, found.best, interim)):
+            try:
+                check(
+                    params=kept.values[0], model=job.model, state=kept.values[1:],
+                    optimizer=optimizer, version=kept.version, epochs=len(found.history),
+                    ids=None if table is None else kept.ids,
+                )  # fmt: skip
+            except ValueError as error:
+                raise ValueError(
+                    f"{self._directory} has other parameters than this model: {error}. {_REMEDY}"
+                ) from error
+        if found.history and found.history[-1].full_batch:  # whose snapshot has no state
+            optimizer.initialize(found.last.values[1:])
+        return Position(found.last, found.history, found.best, found.interim)
+
+    @property
+    def _directory(self) -> str:
+        assert self._found is not None
+        return self._found.place.directory
+
+    def _check_parameters(self) -> None:
+        if self._found is None:
+            return
+        subject = self._found.subject
+        if set(subject) != {"estimator", "seed", "parameters", "data", "model"}:
+            raise ValueError(f"{self._directory} is damaged: it says nothing of its fit")
+        if subject["estimator"] != self._name:
+            self._refuse([f"the estimator was {subject['estimator']}, and is {self._name}"])
+        differ = _differences(subject["parameters"], self._parameters)
+        seed = _seed(self._random_state)
+        if self._random_state is not None and seed != subject["seed"]:
+            differ.append(
+                f"the seed was {subject['seed']}, and is {seed} by random_state="
+                f"{self._random_state!r}"
+            )
+        self._refuse(differ)
+
+    def _refuse(self, differ: list[str]) -> None:
+        if differ:
+            raise ValueError(
+                f"the fit cannot go on from {self._directory}: {'; '.join(differ)}. {_REMEDY}"
+            )
+
+
+def _seed(random_state: Any) -> int:
+    return int(check_random_state(random_state).randint(2**31 - 1))
+
+
+def _parameters(estimator: DistributedEstimator) -> dict[str, Fact]:
+    """What training depends on, of the parameters."""
+    kinds = [*KINDS, *kinds_by_name()]
+    given = estimator.get_params(deep=False)
+    return {name: _fact(value, kinds) for name, value in given.items() if name not in _FREE}
+
+
+def _data(model: Model, survey: Survey) -> dict[str, Fact]:
+    """What training depends on, of the data and of what was made of it."""
+    from dps.preprocessing.saved import encoder_kinds
+
+    summary, encoding = survey.summary, survey.encoding
+    facts: dict[str, Any] = {
+        "number of rows": summary.total,
+        "number of columns": summary.n_features,
+        "classes": survey.targets.classes,
+        "dtype": np.dtype(model.dtype).name,
+        "number of rows for validation": sum(summary.validation or ()),
+    }
+    described = {name: _fact(value, ()) for name, value in facts.items()}
+    if encoding is not None:
+        encoder = encoding.encoder
+        names = ", ".join(map(str, encoder.get_feature_names_out()))
+        described["encoder"] = [_fact(encoder, encoder_kinds())[0], f"one of the columns {names}"]
+    if _kind_of(model) is None:
+        tensors = [(t.name, *t.shape) for t in model.layout.tensors]
+        described["model"] = [model.layout.digest, f"one of the tensors {tensors}"]
+    return described
+
+
+def _fact(value: object, kinds: Iterable[Kind]) -> Fact:
+    """What a value is; of code its name, since nothing more can be said of it."""
+    writer = RecordWriter(kinds)
+    try:
+        record = json.dumps(writer(value, "value"), sort_keys=True)
+    except TypeError:
+        named = value if hasattr(value, "__qualname__") else type(value)
+        name = f"{named.__module__}.{named.__qualname__}"
+        return [name, name]
+    digests = [sha256(array.tobytes()).hexdigest() for array in writer.arrays.values()]
+    shown = np.array2string(value, threshold=20) if isinstance(value, np.ndarray) else repr(value)
+    return [
+        sha256("\n".join([record, *digests]).encode()).hexdigest(),
+        shorten(shown, 200),
+    ]
+
+
+def _differences(then: Any, now: dict[str, Fact]) -> list[str]:
+    """In words; what only one of them has is of another version of dps, and differs, too."""
+    nothing = ["", "not known"]
+    if not isinstance(then, dict) or not all(
+        isinstance(fact, list) and len(fact) == 2 for fact in then.values()
+    ):
+        raise ValueError("a checkpoint does not say what its fit was about: it is damaged")
+    names = dict.fromkeys([*now, *then])
+    pairs = {name: (then.get(name, nothing), now.get(name, nothing)) for name in names}
+    return [
+        f"{name} was {was[1]}, and is {is_[1]}"
+        for name, (was, is_) in pairs.items()
+        if was[0] != is_[0]
+    ]
+
+
+def _kind_of(model: Model) -> Kind | None:
+    """How a model of dps is written; None of one's own."""
+    return next((kind for kind in KINDS if kind.type is type(model)), None)
+
+
+def _learned(model: Model) -> dict[str, Any] | None:
+    """A model but for its loss, which may be code and is given again."""
+    kind = _kind_of(model)
+    if kind is None:
+        return None
+    fields = kind.write(model)
+    return {"kind": kind.name, "fields": {n: fields[n] for n in kind.fields if n != "loss"}}

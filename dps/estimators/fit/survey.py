@@ -1,0 +1,169 @@
+"""What a fit is planned by, as it becomes known, and the job that a plan makes of it.
+
+It knows no kind of model: what is particular to one an estimator says, see `DistributedEstimator`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dps.cluster.options import Options
+from dps.estimators.fit.encoding import Encoding
+from dps.losses import Loss
+from dps.losses.constants import best_constant, loss_of_mean
+from dps.models import Model
+from dps.optimizers import Optimizer
+from dps.optimizers.schedules import Schedule
+
+if TYPE_CHECKING:
+    from dps.cluster.base import Cluster
+    from dps.data.columns import Columns
+    from dps.data.feed.targets import TargetEncoding
+    from dps.data.survey.rows import DataSummary
+    from dps.estimators.base.estimator import DistributedEstimator
+    from dps.modes import Mode
+    from dps.training.epochs.stopping import StoppingRule
+    from dps.training.job import Job
+    from dps.training.lbfgs.full_batch import FullBatch
+    from dps.training.state import TrainState
+
+
+@dataclass(eq=False)
+class Survey:
+    """One fit as `_plan` of an estimator sees it: what was asked for, and what the data is."""
+
+    fit: str  # its id
+    estimator: DistributedEstimator
+    loss: Loss  # as the user gave it; `targets` has the one that is trained
+    mode: Mode
+    start: TrainState | None  # where training goes on from
+    max_iter: int  # epochs at the most, as far as is known before rows are looked at
+    tol: float | None
+    seed: int
+    partial: bool  # whether it is one epoch, of many
+    options: Options
+    encoding: Encoding | None = None  # how a dataframe is encoded, if it is
+    columns: Columns | None = None  # those that are trained on, where not all are
+    #: Fitted attributes that planning decides, such as ``alpha_``.
+    attributes: dict[str, Any] = field(default_factory=dict)
+    # Once rows have been looked at:
+    cluster: Cluster = field(init=False)  # which holds them, encoded
+    summary: DataSummary = field(init=False)
+    targets: TargetEncoding = field(init=False)
+    n_outputs: int = field(init=False)  # raw ones
+
+    def class_shares(self) -> NDArray[np.float64]:
+        """What `best_constant` wants to know of a classification's rows.
+
+        Something is expected of a class or a label that no row has, too.
+        """
+        summary, targets = self.summary, self.targets
+        if targets.multilabel:
+            least = 0.5 / summary.total
+            return np.clip(summary.target_mean, least, 1 - least)
+        assert targets.classes is not None
+        weights = np.zeros(len(targets.classes))
+        weights[np.searchsorted(targets.classes, summary.classes)] = summary.class_weights
+        if targets.class_weight is not None:
+            weights *= targets.class_weight
+        weights *= targets.scale
+        return np.where(weights > 0, weights, 0.5)
+
+    def first_raw(self) -> NDArray[np.float64]:
+        """Raw outputs that a classification starts from: log odds, if it has probabilities."""
+        loss = self.targets.loss  # one in Python is called where rows are, and nowhere else
+        if not loss.has_probabilities or loss.native is None:
+            return np.zeros(self.n_outputs)
+        return best_constant(loss, self.class_shares())[0]
+
+    def _much(self) -> float:
+        """A loss that is large: that of the best constant; of a loss in Python one."""
+        if self.estimator._is_own or self.targets.loss.native is None:
+            return 1.0
+        if self.targets.classes is not None:
+            much = best_constant(self.targets.loss, self.class_shares())[1]
+        else:
+            much = loss_of_mean(self.loss, self.summary.target_mean, self.summary.target_std)
+        return much if 0 < much < np.inf else 1.0
+
+    def job(
+        self,
+        model: Model,
+        optimizer: Optimizer,
+        schedule: Schedule,
+        *,
+        params: NDArray[np.floating] | None = None,
+        state: NDArray[np.floating] | None = None,
+        l1: float = 0.0,
+        l2: float = 0.0,
+        stopping: StoppingRule | None = None,
+        batch_size: int | str | None = None,
+        n_replicas: int | str | None = None,
+        full_batch: FullBatch | None = None,
+        finish: FullBatch | None = None,
+    ) -> Job:
+        """What is to be trained; what is not given is as the estimator's parameters say.
+
+        params: (n,) array, where to start: by default from the last fit where it goes on from one,
+            else from ``model.initial(rng)``.
+        state: (state_rows, n) array, of the optimizer, to start from.
+        l1, l2: strengths of the penalties on the penalised coordinates.
+        full_batch: train on all rows at once rather than by stochastic steps.
+        finish: do so once these are on a plateau.
+        Raises ValueError: the last fit was of another number of parameters.
+        """
+        from dps.training.epochs.stopping import StoppingRule
+        from dps.training.job import Execution, Job
+        from dps.training.position import Beginning, Position
+        from dps.training.state import starting_state
+
+        estimator, start = self.estimator, self.start
+        if params is None and start is not None:
+            start.check(model)
+            params = start.params.astype(model.dtype, copy=False)
+        elif params is None:
+            initial: Any = model.initial
+            params = initial(np.random.default_rng(self.seed))
+        if state is None:
+            state, _ = starting_state(start, optimizer, model)
+        if stopping is None:
+            stopping = StoppingRule(
+                self.max_iter, self.tol, int(estimator.n_iter_no_change), estimator._stops_early,
+                finishes=finish is not None,
+            )  # fmt: skip
+        if stopping.tol:
+            stopping = replace(stopping, tol=stopping.tol * self._much())
+        if self.targets.units is not None:
+            stopping = replace(stopping, unit=self.targets.units.size)
+        version, ids = (0, None) if start is None else (start.version, start.ids)
+        holds_out = stopping.validate and not self.summary.validation
+        return Job(
+            fit=self.fit,
+            model=model,
+            targets=self.targets,
+            optimizer=optimizer,
+            schedule=schedule,
+            l1=l1,
+            l2=l2,
+            mode=self.mode,
+            stopping=stopping,
+            position=Position(Beginning(params, state, version, ids)),
+            epochs_before=0 if start is None else start.epochs,
+            batch_size=estimator.batch_size if batch_size is None else batch_size,
+            execution=Execution(
+                estimator.n_replicas if n_replicas is None else n_replicas,
+                self.options.n_shards, self.options.rebalance, float(self.options.timeout),
+                self.options.on_data_loss == "drop", self.options.max_losses,
+                self.options.fruitless_losses,
+            ),
+            seed=self.seed,
+            shuffle=estimator.shuffle,
+            validation_fraction=estimator.validation_fraction if holds_out else 0.0,
+            full_batch=full_batch,
+            finish=finish,
+            name=type(estimator).__name__,
+        )  # fmt: skip

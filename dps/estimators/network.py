@@ -1,0 +1,378 @@
+"""Multilayer perceptrons that need neither scaling nor tuning.
+
+What "auto" means for them was measured on the data of ``tests/benchmarks/network.py`` and on
+smaller sets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted
+
+from dps.estimators.auto.constants import network_goes_on, scaling_of
+from dps.estimators.auto.epochs import (
+    PASSES,
+    Outputs,
+    Planned,
+    auto_batch,
+    auto_epochs,
+    averaged,
+    check_passes,
+    choose_outputs,
+    dtype_of,
+    hidden_units,
+    optimizer_of,
+    passes,
+    planned_schedule,
+    regularized,
+    rows_to_train_on,
+)
+from dps.estimators.auto.optimizers import rate_of
+from dps.estimators.base.classifier import Classifier, Regressor
+from dps.estimators.base.declare import estimator
+from dps.estimators.fit.survey import Survey
+from dps.losses.classification import Multilabel
+from dps.models.network import Inputs, Network
+from dps.optimizers import SGD, AdamW, Momentum, Optimizer
+from dps.optimizers.schedules import Schedule
+from dps.training.defaults import base_of
+from dps.training.epochs.stopping import StoppingRule
+from dps.training.state import check_unchanged
+
+if TYPE_CHECKING:
+    from dps._typing import (
+        Activation,
+        Auto,
+        ClassificationLoss,
+        OptimizerLike,
+        RateLike,
+        RegressionLoss,
+    )
+    from dps.training.job import Job
+
+#: Learning rates, in the network's own units: of AdamW, and of optimizers that it is too small for
+#: by default.
+_RATE_OF_CLASSES, _RATE_OF_NUMBERS = 0.02, 0.07
+_RATES: dict[type[Optimizer], float] = {SGD: 1.0, Momentum: 0.2}
+#: Bins of a number, and rows that each of them has at least; inputs that numbers may make.
+_BINS, _ROWS_A_BIN, _WIDTH, _INPUTS = 48, 50, 8, 256
+#: The least decay, and of labels that of one row; networks of few rows are over-confident.
+_DECAY, _DECAY_OF_A_ROW, _MOST_DECAY = 0.02, 300.0, 0.7
+
+_MLP = """
+hidden_layer_sizes : tuple of int, default=(128, 128)
+activation : {"relu", "silu", "tanh", "logistic", "identity"}, default="relu"
+alpha : float or "auto", default="auto"
+    Strength of the L2 penalty: ``alpha / 2 * |w|**2`` is added to the mean loss of a row, in units
+    of the deviation of y. scikit-learn's networks divide theirs by the rows. "auto" is 0 with
+    AdamW, whose weight decay then is 0.02, and in `fit` of labels 300 by the rows where that is
+    more, up to 0.7; with other optimizers "auto" is that decay divided by the rows.
+dropout : float, default=0.15
+    Share of the units of each hidden layer that a training row does without.
+embedding_size : int or "auto", default="auto"
+    Outputs into which the place of a number among the quantiles of its column is embedded, beside
+    the scaled number; 0: none. "auto" is 8, or as many as make 256 inputs of all numbers.
+optimizer : str or Optimizer, default="auto"
+    "auto" is AdamW with ``beta2=0.95``; or one of "adam", "adamw", "sgd", "momentum", "adagrad",
+    "scaled_adagrad". "lbfgs" takes its steps from the gradient of all rows, for which replicas wait
+    in every mode: for few rows, or where the last digit of the training loss counts. It knows no
+    `dropout`, `average`, early stopping or learning rate.
+learning_rate : float, Schedule or str, default="auto"
+    A number is a constant rate; names are "cosine", "constant", "invscaling" and "step". "auto" is
+    that of `optimizer`, if it has one, else a cosine over `max_iter` epochs after a short warm-up;
+    in `partial_fit` constant. Layers are scaled by the root of their inputs and targets by their
+    deviation, so that one rate suits all widths and all units of y.
+average : bool, default=True
+    Whether the parameters are those of an exponential mean over the last two epochs.
+max_iter : int or "auto", default="auto"
+    Epochs; "auto" makes about 2,500 updates, in 12 to 100 epochs; of "lbfgs" it is 200 passes.
+tol : float or None, default=0.0
+    An epoch that does not lower the monitored loss by more than this share of the loss of the best
+    constant counts as bad. "lbfgs" ends where a step promises less than a hundredth of it.
+early_stopping : bool or "auto", default="auto"
+    Whether rows are held out, unless they are given to `fit` as `X_val`; then the parameters are
+    those of the epoch in which their loss was lowest. "auto" holds out where there are 100 rows or
+    more, and takes what is given.
+warm_start : bool, default=False
+    Whether `fit` goes on from the network that is there.
+n_iter_no_change : int or "auto", default="auto"
+    Bad epochs in a row that end the fit; "auto" is a third of `max_iter`, at least 8.
+"""
+
+_NETWORK = """
+coefs_ : list of (inputs, outputs) arrays
+    Weights. The first layer's inputs are columns of categories and words, scaled numbers, then
+    the numbers' embeddings.
+intercepts_ : list of (outputs,) arrays
+n_layers_, n_outputs_ : int
+out_activation_ : {"logistic", "softmax", "identity"}
+loss_curve_ : list of float
+    The training loss of each epoch; `history_` has more.
+"""
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class _Perceptron(Planned):
+    """What the two estimators share."""
+
+    hidden_layer_sizes: int | Sequence[int] = field(default=(128, 128), kw_only=False)
+    activation: Activation = field(default="relu", kw_only=False)
+    alpha: float | Auto = "auto"
+    dropout: float = 0.15
+    embedding_size: int | Auto = "auto"
+    optimizer: OptimizerLike = "auto"
+    learning_rate: RateLike = "auto"
+    average: bool = True
+    max_iter: int | Auto = "auto"
+    tol: float | None = 0.0
+    early_stopping: bool | Auto = "auto"
+    validation_fraction: float = 0.15
+    n_iter_no_change: int | Auto = "auto"
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        "hidden_layer_sizes": ["array-like", Interval(Integral, 1, None, closed="left")],
+        "activation": [StrOptions({"relu", "silu", "tanh", "logistic", "identity"})],
+        "alpha": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],
+        "dropout": [Interval(Real, 0, 1, closed="left")],
+        "embedding_size": [Interval(Integral, 0, None, closed="left"), StrOptions({"auto"})],
+        "optimizer": [str, Optimizer],
+        "learning_rate": [Interval(Real, 0, None, closed="neither"), str, Schedule],
+        "average": ["boolean"],
+        "max_iter": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
+        "n_iter_no_change": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
+    }
+
+    def _check(self, survey: Survey) -> None:
+        """A loss needs a kernel, and names must be known."""
+        super()._check(survey)
+        optimizer_of(self.optimizer)
+        if self.optimizer == "lbfgs":
+            check_passes(self, survey.partial)
+        planned_schedule(rate_of(self), 1.0, 1)
+        hidden_units(self.hidden_layer_sizes)
+
+    def _plan(self, survey: Survey) -> Job:
+        """AdamW along a cosine, and the mean of the last epochs' parameters; or L-BFGS."""
+        summary, by_passes = survey.summary, self.optimizer == "lbfgs"
+        if survey.start is not None and survey.start.model is not None:
+            survey.start = network_goes_on(survey.start, summary.points)
+        held_out, rows = (False, summary.total) if by_passes else rows_to_train_on(self, survey)
+        batch = auto_batch(rows) if self.batch_size == "auto" else int(self.batch_size)
+        epochs = survey.max_iter
+        if self.max_iter == "auto" and not survey.partial:
+            epochs = PASSES if by_passes else auto_epochs(rows, min(batch, rows))
+        patience = self.n_iter_no_change
+        if patience == "auto":
+            patience = max(8, epochs // 3)
+        outputs = choose_outputs(survey)
+        optimizer: Optimizer = optimizer_of(self.optimizer, outputs.slope)
+        rate = _RATES.get(type(optimizer), optimizer.default_schedule.rate)
+        if isinstance(base_of(optimizer), AdamW):
+            rate = _RATE_OF_CLASSES if self._classification else _RATE_OF_NUMBERS
+        if self.average and not by_passes:
+            optimizer = averaged(optimizer, rows, batch, summary.total)
+        decay = self._decay(survey.partial, rows)
+        optimizer, l2 = regularized(self, optimizer, decay, decay / summary.total)
+        full_batch = passes(l2, summary, survey.tol, int(patience)) if by_passes else None
+        return survey.job(
+            self._network(survey, outputs),
+            optimizer,
+            planned_schedule(rate_of(self), float(rate), None if survey.partial else epochs),
+            l2=l2,
+            stopping=StoppingRule(epochs, survey.tol, int(patience), held_out),
+            batch_size=batch,
+            full_batch=full_batch,
+        )
+
+    def _decay(self, partial: bool, rows: int) -> float:
+        """The weight decay by default, where so many rows are trained on, or of a stream."""
+        if partial or not self._classification:
+            return _DECAY
+        return max(_DECAY, min(_DECAY_OF_A_ROW / rows, _MOST_DECAY))
+
+    def _network(self, survey: Survey, outputs: Outputs) -> Network:
+        before = None if survey.start is None else survey.start.model
+        hidden, n_outputs = hidden_units(self.hidden_layer_sizes), survey.n_outputs
+        if before is not None:
+            inputs, dtype = before.inputs, before.dtype
+            check_unchanged(
+                {
+                    "hidden_layer_sizes": (before.sizes[1:-1], tuple(hidden)),
+                    "the number of outputs": (before.sizes[-1], n_outputs),
+                    "the number of features": (before.n_features, survey.summary.n_features),
+                }
+            )
+        else:
+            inputs = _inputs(survey, self.embedding_size)
+            dtype = dtype_of(survey.summary, inputs.edges, survey.targets.units)
+        dropout = 0.0 if self.optimizer == "lbfgs" else float(self.dropout)
+        return Network(
+            inputs, hidden, n_outputs, outputs.loss, self.activation, dropout, dtype,
+            outputs.shift, outputs.scale,
+        )  # fmt: skip
+
+    def _fitted(self, model: Network, params: NDArray[np.floating]) -> dict[str, Any]:
+        """The layers as scikit-learn has them; see `DistributedEstimator._fitted`."""
+        coefs, intercepts = model.layers(params)
+        kind = "identity"
+        if self._classification:
+            single = model.n_outputs == 1 or isinstance(model.loss, Multilabel)
+            kind = "logistic" if single else "softmax"
+        return {
+            "coefs_": coefs,
+            "intercepts_": intercepts,
+            "n_layers_": len(coefs) + 1,
+            "n_outputs_": model.n_outputs,
+            "out_activation_": kind,
+        }
+
+    def to_sklearn(self) -> Any:
+        """A fitted network of scikit-learn that predicts the same, to rounding.
+
+        Scaling and embedding of numbers become one more hidden layer, of ReLU units. It is a
+        ``Pipeline``: where all columns are numbers, of ``StandardScaler``, ``MinMaxScaler`` (which
+        cuts off what lies outside all bins) and scikit-learn's ``MLPClassifier`` or
+        ``MLPRegressor``, which take dense rows and which skl2onnx makes ONNX of; where dataframes
+        are encoded, of a ``ColumnTransformer``, or of `encoder_` where scikit-learn has no such
+        columns, and the network. Of wide sparse rows, whose
+        columns go in as they are, it is the network alone, and takes sparse rows too.
+
+        Returns
+        -------
+        estimator of scikit-learn
+
+        Raises
+        ------
+        NotFittedError
+            There is nothing trained yet.
+        ValueError
+            scikit-learn has no such network: it has no ``activation="silu"``, others than "relu"
+            only with ``embedding_size=0`` and without categories, and of the losses of labels the
+            log loss only.
+
+        Examples
+        --------
+        >>> from sklearn.datasets import load_iris
+        >>> from dps import MLPClassifier
+        >>> X, y = load_iris(return_X_y=True)
+        >>> MLPClassifier(random_state=0).fit(X, y).to_sklearn().predict(X[:2])
+        array([0, 0])
+        """
+        check_is_fitted(self)
+        from dps.estimators.export.network import plain_network
+
+        return plain_network(self)
+
+    @property
+    def loss_curve_(self) -> list[float]:
+        """The training loss of each epoch."""
+        return [epoch["loss"] for epoch in self.history_]
+
+
+@estimator(model=Network, mlp=_MLP, network=_NETWORK)
+class MLPClassifier(_Perceptron, Classifier):
+    """A multilayer perceptron for labels, trained where its data lies.
+
+    Its defaults need neither scaling nor tuning. Numbers go in scaled by their quartiles, and
+    embedded by their place among quantiles of their column; columns of categories and of sparse
+    rows go in as they are.
+
+    Parameters
+    ----------
+    loss : {"log_loss", "hinge", "squared_hinge", "modified_huber"} or Loss, default="log_loss"
+    class_weight : dict, "balanced" or None, default=None
+    <mlp>
+    <rows>
+    <places>
+
+    Attributes
+    ----------
+    classes_ : array of shape (n_classes,)
+        Of a y of several columns, their numbers.
+    multilabel_ : bool
+        Whether y had several columns, one a label.
+    <network>
+    <attributes>
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from dps import MLPClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> bool(MLPClassifier(random_state=0).fit(X, y).score(X, y) > 0.95)
+    True
+    """
+
+    loss: ClassificationLoss = "log_loss"
+
+
+@estimator(model=Network, mlp=_MLP, network=_NETWORK)
+class MLPRegressor(_Perceptron, Regressor):
+    """A multilayer perceptron for numbers, trained where its data lies.
+
+    Its defaults need neither scaling nor tuning, as those of :class:`MLPClassifier`. Nor do they
+    depend on the unit or the offset of y; of several targets each counts in units of its own
+    deviation, and losses are reported times the mean of their variances.
+
+    Parameters
+    ----------
+    loss : str or Loss, default="squared_error"
+        "squared_error", "huber", "epsilon_insensitive", "quantile" (the median;
+        ``dps.losses.Quantile(0.9)`` another), or "poisson" (counts) and "gamma" (amounts), whose
+        mean is the exponential of the network's output.
+    <mlp>
+    <rows>
+    <places>
+
+    Attributes
+    ----------
+    <network>
+    <attributes>
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dps import MLPRegressor
+    >>> X = np.random.default_rng(0).uniform(-1, 1, size=(500, 2))
+    >>> y = X[:, 0] * X[:, 1]
+    >>> bool(MLPRegressor(random_state=0).fit(X, y).score(X, y) > 0.9)
+    True
+    """
+
+    loss: RegressionLoss = "squared_error"
+
+
+def _inputs(survey: Survey, width: Any) -> Inputs:
+    """How the columns go in, from what is known of their values."""
+    summary, encoding = survey.summary, survey.encoding
+    n = summary.n_features
+    if encoding is not None:
+        numbers = np.array(encoding.encoder._layout.number_columns, np.int64)
+        square = float(len(encoding.encoder._layout.features) - len(numbers))
+    else:
+        numbers = np.arange(n if summary.points is not None else 0)
+        square = 0.0 if len(numbers) else summary.square / summary.total
+        if summary.points is None and not summary.sparse:
+            raise ValueError(
+                f"some partitions of X are sparse, with {n} columns, and others are dense: "
+                "make all of one kind"
+            )
+    places = np.full(n, -1, np.int64)
+    places[numbers] = np.arange(len(numbers))
+    plain = np.flatnonzero(places < 0)
+    places[plain] = -1 - np.arange(len(plain))
+    points = summary.points or ()
+    centre, spread = scaling_of(points)
+    bins = int(np.clip(summary.total // _ROWS_A_BIN, 2, _BINS))
+    if width == "auto":
+        width = min(_WIDTH, max(0, _INPUTS // max(1, len(numbers)) - 1))
+    return Inputs(
+        places, centre, spread, tuple(each.edges(bins) for each in points), int(width), square
+    )

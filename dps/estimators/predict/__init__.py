@@ -1,0 +1,1 @@
+"""Predictions, block by block."""

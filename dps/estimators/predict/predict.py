@@ -1,0 +1,322 @@
+"""Predictions: one function of a block, applied to whatever container is given.
+
+Lazy for Dask collections, with their chunks, index and divisions, unknown ones
+included; NumPy for the rest.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import NDArray
+from sklearn.utils.extmath import safe_sparse_dot
+
+from dps.data.collections.partitions import check_columns, is_dask, is_list
+from dps.data.collections.parts import Parts, blocks_of
+from dps.data.collections.sealed import identity, sealed
+from dps.data.feed.blocks import as_rows, features_of
+from dps.data.survey.defects import defect_of_features, defect_of_structure, gaps_message, places
+from dps.estimators.predict.tables import TablePredictor
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+#: From raw outputs (n, n_outputs) to what is predicted.
+Finish = Callable[[NDArray[np.floating]], np.ndarray]
+
+
+class Raw(Protocol):
+    """A trained model as predictions use it: raw outputs of a block of rows."""
+
+    @property
+    def n_features(self) -> int:
+        """Columns that a block must have."""
+
+    @property
+    def dtype(self) -> Any:
+        """Of the parameters."""
+
+    def __call__(self, X: Any) -> NDArray[np.floating]:
+        """Raw outputs (n, n_outputs) of an array or a CSR matrix."""
+
+
+@dataclass(frozen=True, eq=False)
+class FittedModel:
+    """A model with its parameters; raw outputs are float32 where X is, else float64.
+
+    Kernels compute in that, too.
+    """
+
+    model: Any
+    params: NDArray[np.floating]  # (n,)
+
+    @property
+    def n_features(self) -> int:
+        """Columns that a block must have."""
+        return self.model.n_features
+
+    @property
+    def dtype(self) -> Any:
+        """Of the parameters."""
+        return self.model.dtype
+
+    def __call__(self, X: Any) -> NDArray[np.floating]:
+        """Raw outputs (n, n_outputs) of an array or a CSR matrix."""
+        model = self.model
+        if hasattr(model, "with_dtype"):
+            model = model.with_dtype("f4" if X.dtype == np.float32 else "f8")
+        rows = features_of(X, model.dtype).rows(0, X.shape[0], None)
+        raw = model.raw(self.params.astype(model.dtype, copy=False), rows)
+        return raw if X.dtype == np.float32 else raw.astype(np.float64, copy=False)
+
+
+@dataclass(frozen=True, eq=False)
+class LinearRaw:
+    """``X @ coef + intercept``."""
+
+    coef: NDArray[np.floating]  # (n_features, n_outputs)
+    intercept: NDArray[np.floating]  # (n_outputs,)
+    propagates: ClassVar[bool] = True  # what is not finite in X is not finite in what it makes
+
+    @property
+    def n_features(self) -> int:
+        """Columns that a block must have."""
+        return len(self.coef)
+
+    @property
+    def dtype(self) -> Any:
+        """Of the parameters."""
+        return self.coef.dtype
+
+    def __call__(self, X: Any) -> NDArray[np.floating]:
+        """Raw outputs (n, n_outputs) of an array or a CSR matrix."""
+        raw: NDArray[np.floating] = safe_sparse_dot(X, self.coef, dense_output=True)
+        return raw + self.intercept
+
+
+class Predictor(Protocol):
+    """A function of a block of rows."""
+
+    def __call__(self, X: Any, place: str = "") -> np.ndarray:
+        """Predict a block; `place` is where it lies, for errors."""
+
+    def example(self, like: Any) -> np.ndarray:
+        """What is predicted of a row of zeros, in the dtype of a container."""
+
+    @property
+    def model(self) -> Raw:
+        """The trained model."""
+
+
+@dataclass(frozen=True, eq=False)
+class RawPredictor:
+    """``finish(raw(X))`` for one block of rows."""
+
+    raw: Raw  # A trained model
+    finish: Finish  # from raw outputs (n, n_outputs) to what is predicted
+    # (n_features,) what the columns of a dataframe must be called.
+    names: np.ndarray | None = None
+    # (n_features,) of the training rows: they stand for numbers that are missing.
+    means: NDArray[np.float64] | None = None
+
+    def __call__(self, X: Any, place: str = "") -> np.ndarray:
+        """Predict a block: array, sparse matrix, or dataframe of numbers.
+
+        Raises ValueError: its columns are others than those that were trained on, a value is no
+        finite number, or a sparse matrix points outside of itself.
+        """
+        given = X = self.rows(X, place)
+        if hasattr(X, "columns") and hasattr(X, "to_numpy"):
+            if self.names is not None and list(X.columns) != list(self.names):
+                raise ValueError(
+                    f"the columns of X{place} are {[str(name) for name in X.columns]}, and were "
+                    f"{[str(name) for name in self.names]} when the model was trained"
+                )
+            check_columns(X, f"{place}, and the model was trained on numbers")
+            X = X.to_numpy(dtype=np.result_type(self.raw.dtype, _dtype_of(X)))
+        raw = self.raw(X)
+        # Of a linear model what is not finite in X has come through; others cut numbers off.
+        bounded = not getattr(self.raw, "propagates", False)
+        if not np.isfinite(raw).all() or (bounded and defect_of_features(X) is not None):
+            dense = self.means is not None and not scipy.sparse.issparse(X)
+            gaps = np.isnan(X) if dense else np.zeros((1, 1), bool)
+            if not gaps.any():
+                _refuse(defect_of_features(given), place)
+            else:
+                X = self._filled(X, gaps, place)
+                _refuse(defect_of_features(X), place)
+                raw = self.raw(X)
+        return self.finish(raw)
+
+    def _filled(self, X: Any, gaps: NDArray[np.bool_], place: str) -> Any:
+        """Means in place of what is missing, with a warning."""
+        columns = np.flatnonzero(gaps.any(axis=0))
+        names = places(X.shape[1]) if self.names is None else self.names
+        counts = ((names[j], int(gaps[:, j].sum())) for j in columns)
+        warnings.warn(gaps_message(place, counts, len(X)), UserWarning, stacklevel=2)
+        assert self.means is not None
+        return np.where(gaps, self.means.astype(X.dtype), X)
+
+    @property
+    def model(self) -> Raw:
+        """The trained model."""
+        return self.raw
+
+    def with_model(self, raw: Raw) -> RawPredictor:
+        """The same of another model."""
+        return replace(self, raw=raw)
+
+    def rows(self, X: Any, place: str = "") -> Any:
+        """A block of as many columns as the model has.
+
+        Raises ValueError: it has others, or a sparse matrix points outside of itself.
+        """
+        _refuse(defect_of_structure(X), place)
+        X = as_rows(X)
+        if X.ndim != 2:
+            raise ValueError(f"X{place} has {X.ndim} dimensions, two are wanted")
+        expected = self.raw.n_features
+        if X.shape[1] != expected:
+            raise ValueError(f"X{place} has {X.shape[1]} features, but {expected} are expected")
+        return X
+
+    def example(self, like: Any) -> np.ndarray:
+        """What is predicted of a row of zeros: it has the dtype of all predictions."""
+        return self(np.zeros((1, self.raw.n_features), _dtype_of(like)))
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedPredictor:
+    """A predictor of dataframes that are encoded first."""
+
+    encode: Any  # from a pandas dataframe, and where it lies, to CSR, of `dtype`
+    predict: RawPredictor
+
+    def __call__(self, X: Any, place: str = "") -> np.ndarray:
+        """Predict a dataframe."""
+        return self.predict(self.encode(X, place))
+
+    @property
+    def model(self) -> Raw:
+        """The trained model."""
+        return self.predict.model
+
+    def with_model(self, raw: Raw) -> EncodedPredictor:
+        """The same of another model."""
+        return replace(self, predict=self.predict.with_model(raw))
+
+    def rows(self, X: Any, place: str = "") -> Any:
+        """A dataframe as the model is given it."""
+        return self.encode(X, place)
+
+    def example(self, like: Any) -> np.ndarray:
+        """What is predicted of a row of zeros."""
+        return self.predict.example(np.empty(0, self.encode.dtype))
+
+
+def apply_to(X: Any, predict: Predictor, columns: Sequence[Any] | None, client: Any = None) -> Any:
+    """Apply a predictor to a container.
+
+    X: NumPy array, sparse matrix, dask array, dask dataframe or list of partitions.
+    columns: names of the columns of a two-dimensional prediction; None if it is a vector.
+    client: on whose workers a large table may lie.
+    Returns array, dask array, dask series or dask dataframe; a list of Delayed arrays for a list.
+    """
+    if not is_dask(X):
+        return predict(X)
+    import dask
+
+    in_pieces = TablePredictor.of(predict, client)
+    if in_pieces is not None:
+        return _in_pieces(X, in_pieces, columns)
+    # A task of its own: each worker gets the model once, and no task has a copy in it.
+    model = dask.delayed(sealed(identity, predict), pure=True)()
+    if is_list(X):
+        apply = dask.delayed(sealed(_predict_part), pure=False)
+        return [apply(part, model, number) for number, part in enumerate(X)]
+    if hasattr(X, "divisions"):
+        meta = _meta(X, predict, columns)
+        return X.map_partitions(sealed(_predict_frame), model, columns, meta=meta)
+    X = Parts(X).values  # of whole rows
+    predict_block, empty = sealed(_predict_block), predict.example(X)[:0]
+    if columns is None:
+        return X.map_blocks(predict_block, model, dtype=empty.dtype, drop_axis=1, meta=empty)
+    chunks = (X.chunks[0], (len(columns),))
+    return X.map_blocks(predict_block, model, dtype=empty.dtype, chunks=chunks, meta=empty)
+
+
+def _in_pieces(X: Any, predict: TablePredictor, columns: Sequence[Any] | None) -> Any:
+    """The same, where the model's table lies on workers."""
+    parts = Parts(X)
+    if parts.is_frame:
+        import dask.dataframe as dd
+
+        made = predict.parts(parts.tasks, partial(_predict_numbered_frame, columns))
+        return dd.from_delayed(made, _meta(X, predict.base, columns), X.divisions)
+    made = predict.parts(parts.tasks, _predict_part)
+    if parts.is_list:
+        return made
+    wide, empty = () if columns is None else (len(columns),), predict.base.example(X)[:0]
+    return blocks_of(made, parts.lengths, wide, empty.dtype, empty)
+
+
+def _meta(X: Any, predict: Predictor, columns: Sequence[Any] | None) -> Any:
+    """What is predicted of a dataframe, without rows."""
+    import pandas as pd
+
+    example = predict.example(X._meta)
+    # pandas says from values, not from NumPy's dtype, whether they are text.
+    one: Any = pd.Series(example) if columns is None else pd.DataFrame(example, columns=columns)
+    return one.iloc[:0].set_axis(X._meta.index[:0])
+
+
+def _dtype_of(X: Any) -> Any:
+    """The dtype of a container's values, as an array of them has it."""
+    if not hasattr(X, "columns"):
+        return X.dtype
+    # Nullable and pyarrow columns name the NumPy dtype that they become.
+    names = [getattr(dtype, "numpy_dtype", dtype) for dtype in X.dtypes]
+    return np.result_type(*names)
+
+
+def _refuse(defect: str | None, place: str) -> None:
+    """Raise if something is wrong."""
+    if defect is not None:
+        raise ValueError(defect.replace("{place}", place))
+
+
+def _predict_part(part: Any, predict: Predictor, number: int) -> np.ndarray:
+    return predict(part, f" in partition {number}")
+
+
+def _predict_block(block: Any, predict: Predictor, block_id: tuple[int, ...]) -> np.ndarray:
+    return _predict_part(block, predict, block_id[0])  # Dask gives it where it is asked for
+
+
+def _predict_numbered_frame(
+    columns: Sequence[Any] | None, frame: pd.DataFrame, predict: Predictor, number: int
+) -> Any:
+    return _predict_frame(frame, predict, columns)
+
+
+def _place_of(index: Any) -> str:
+    """Where a partition of a dataframe lies; its number is lost where Dask reads several as one."""
+    if not len(index):
+        return " in an empty partition"
+    return f" in the partition with the index from {index[0]} to {index[-1]}"
+
+
+def _predict_frame(frame: pd.DataFrame, predict: Predictor, columns: Sequence[Any] | None) -> Any:
+    import pandas as pd
+
+    values = predict(frame, _place_of(frame.index))
+    if columns is None:
+        return pd.Series(values, index=frame.index)
+    return pd.DataFrame(values, index=frame.index, columns=columns)

@@ -1,0 +1,102 @@
+"""Predictions of a model whose table is too large to be sent to every worker.
+
+Pieces of the table lie on the cluster's workers, as Dask places them. Of each partition one task
+says which rows it needs, a task a piece picks those where the piece lies, and one predicts with
+them: only rows that are needed travel. The model of a partition is the one that was trained, with
+fewer rows; so its predictions have the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dps.data.collections.sealed import identity, sealed
+
+#: Bytes of a table that goes to every worker, and of a piece of one that does not.
+_WHOLE, _PIECE = 64 << 20, 16 << 20
+
+#: Ids of rows, ascending, and the rows.
+Part = tuple[NDArray[np.int64], NDArray[np.floating]]
+
+
+class TableRaw(Protocol):
+    """A trained model, see `Raw`, with a table of which a block needs a few rows."""
+
+    @property
+    def table(self) -> Part:
+        """All rows that there are."""
+
+    def with_rows(self, parts: Sequence[Part]) -> TableRaw:
+        """The model with these rows alone, ascending from part to part."""
+
+    def needed(self, X: Any) -> NDArray[np.int64]:
+        """Ids, ascending, among which are all that a block touches."""
+
+
+class _Predictor(Protocol):
+    """A predictor of blocks of rows, see ``predict.py``."""
+
+    @property
+    def model(self) -> Any: ...
+
+    def with_model(self, raw: np.ndarray) -> Any: ...
+
+    def rows(self, X: Any, place: str) -> Any: ...
+
+
+@dataclass(frozen=True, eq=False)
+class TablePredictor:
+    """A predictor whose table lies on workers."""
+
+    base: Any  # without a row
+    pieces: list[Any]
+
+    @classmethod
+    def of(cls, predict: Any, client: Any) -> TablePredictor | None:
+        """Put a table on a client's workers; None where it is small, or there is no table."""
+        raw = predict.model
+        table: Part | None = getattr(raw, "table", None)
+        if table is None or table[1].nbytes <= _WHOLE or client is None or client.asynchronous:
+            return None
+        ids, rows = table
+        each = max(1, _PIECE // rows[:1].nbytes)
+        pieces = [(ids[at : at + each], rows[at : at + each]) for at in range(0, len(ids), each)]
+        base = predict.with_model(raw.with_rows([(ids[:0], rows[:0])]))
+        # One after another, so that no more than a piece is on its way.
+        return cls(base, [client.scatter([piece], hash=False)[0] for piece in pieces])
+
+    def parts(self, X: Sequence[Any], apply: Callable[..., Any]) -> list[Any]:
+        """What ``apply(part, predictor, number)`` makes of each part, as Delayed."""
+        import dask
+
+        base = dask.delayed(sealed(identity, self.base), pure=True)()
+        find, pick = dask.delayed(sealed(_needed)), dask.delayed(sealed(_pick))
+        use = dask.delayed(sealed(_use, apply))
+        made = []
+        for number, part in enumerate(X):
+            ids = find(part, base, number)
+            made.append(use(part, base, [pick(piece, ids) for piece in self.pieces], number))
+        return made
+
+
+def _needed(part: Any, predict: _Predictor, number: int) -> NDArray[np.int64]:
+    raw: Any = predict.model
+    return raw.needed(predict.rows(part, f" in partition {number}"))
+
+
+def _pick(piece: Part, ids: NDArray[np.int64]) -> Part:
+    held, rows = piece
+    at = np.flatnonzero(np.isin(held, ids, assume_unique=True))
+    return held[at], rows[at]
+
+
+def _use(
+    apply: Callable[..., Any], part: Any, predict: _Predictor, found: list[Part], number: int
+) -> Any:
+    raw: Any = predict.model
+    return apply(part, predict.with_model(raw.with_rows(found)), number)

@@ -1,0 +1,1 @@
+"""Models that others read from a parameter server while they train."""

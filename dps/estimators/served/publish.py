@@ -1,0 +1,199 @@
+"""What others see of a fit while it learns: its model in the tensors of a parameter server.
+
+Owns how a snapshot of several tensors is written so that a reader knows a whole one (the reader is
+``read.py``), and when. It knows no cluster: the server is there before a fit, and outlives it.
+
+Protocol. The tensor `TRAINING` is one row, which is never cut, of four numbers
+    BEGUN   snapshots that somebody began to write
+    DONE    the last one that is whole
+    EPOCHS  closed epochs behind it
+    RECORD  the snapshot with which the note `NOTE` was written: what the estimator is, but for the
+            values of the tensors
+A fit makes BEGUN one larger; it writes note and tensors; then it makes DONE equal to BEGUN. A
+reader who finds both equal, reads, and finds the row unchanged has read one snapshot. A fit that
+finds another BEGUN than it has left knows that another fit writes there, and stops writing. What
+a crash leaves: tensors of two snapshots, and BEGUN above DONE, which the next fit puts right.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dps.errors import DPSError
+from dps.parameter_server import ParameterServer
+from dps.training.epochs.records import EpochRecord
+from dps.training.job import Job, Trained
+
+if TYPE_CHECKING:
+    from dps.estimators.base.estimator import DistributedEstimator
+
+TRAINING, NOTE = "training_", "estimator"
+#: How much longer than a write took to do without another: whoever writes also watches the fit.
+_REST = 4.0
+
+
+@contextmanager
+def server_of(given: object, client: Any) -> Iterator[ParameterServer | None]:
+    """The server that is meant by one, or by its name; or None.
+
+    Raises LookupError: there is none of that name.
+    Raises TypeError: it is neither a server nor a name.
+    """
+    if given is None or isinstance(given, ParameterServer):
+        yield given
+        return
+    if not isinstance(given, str):
+        raise TypeError(
+            f"server must be a dps.ParameterServer, the name of one or None, got {given!r}"
+        )
+    server = ParameterServer.connect(given, client=client)
+    try:
+        yield server
+    finally:
+        server.disconnect()
+
+
+class Publisher:
+    """Writes the model of one fit into a server.
+
+    estimator: that is fitted.
+    restored: makes the model of all data and its parameters of what is trained.
+    fitted: makes the fitted attributes of what is trained, and of closed epochs.
+    Raises ValueError: tensors of the server are not those of the model: which, and what to do.
+    Raises ServerLostError: it has been closed, or a shard is lost.
+    """
+
+    def __init__(
+        self,
+        server: ParameterServer,
+        estimator: DistributedEstimator,
+        job: Job,
+        restored: Callable[[Trained], tuple[Any, NDArray[np.floating]]],
+        fitted: Callable[[Trained, Sequence[EpochRecord]], dict[str, Any]],
+    ) -> None:
+        self._server, self._estimator = server, estimator
+        self._restored, self._fitted = restored, fitted
+        if job.model.layout.table is not None:
+            raise ValueError(
+                "server= is not possible for a model with a table, whose rows are made as they are "
+                "touched: leave max_embeddings=None"
+            )
+        start = Trained(job.position.params, np.empty((2, 0), np.int64))
+        tensors = estimator._tensors(*restored(start))
+        self._prepare({**tensors, TRAINING: np.zeros((1, 4))})
+        self._row = row_of(server)
+        self._begun = self._row[0]
+        self._described = False
+        self._over = False
+        self._why: str | None = None
+        self._next = 0.0
+        self._thread: threading.Thread | None = None
+
+    def _prepare(self, tensors: Mapping[str, NDArray[np.floating]]) -> None:
+        """See that the server has such tensors."""
+        server = self._server
+        there = server.dtypes
+        for name in tensors.keys() & there:
+            found, wanted = (server.tensors[name], there[name]), tensors[name]
+            if found != (wanted.shape, wanted.dtype.name):
+                raise ValueError(
+                    f"the tensor {name!r} of {_called(server)} is {found[1]} of the shape "
+                    f"{found[0]}, and the model's is {wanted.dtype} of the shape {wanted.shape}: "
+                    "train into another server, one model in each"
+                )
+        missing = {name: wanted for name, wanted in tensors.items() if name not in there}
+        if missing:
+            server.create(missing)
+
+    def epochs(self, records: Sequence[EpochRecord], trained: Callable[[], Trained | None]) -> None:
+        """Write the model after the last of the closed epochs, in a thread of its own.
+
+        An epoch is skipped if the fit is further, or the last write took long. The caller watches
+        the fit, and does not wait for a frozen server.
+        """
+        self._warn()
+        writing = self._thread is not None and self._thread.is_alive()
+        if self._over or writing or time.monotonic() < self._next or (found := trained()) is None:
+            return
+        made: Any = copy.copy(self._estimator)
+        vars(made).update(self._fitted(found, records))
+        self._thread = threading.Thread(
+            target=self._write_beside, args=(found, made), name="dps-publisher", daemon=True
+        )
+        self._thread.start()
+
+    def end(self, trained: Trained) -> None:
+        """Write the fitted model, and what the fitted estimator is."""
+        if self._thread is not None:
+            self._thread.join()  # its calls have deadlines
+        if not self._over:
+            self._write(trained, self._estimator, describe=True)
+        self._warn()
+
+    def _write_beside(self, trained: Trained, estimator: DistributedEstimator) -> None:
+        began = time.monotonic()
+        try:
+            self._write(trained, estimator, describe=not self._described)
+        except Exception as error:  # the fit goes on without readers
+            self._stop(f"{type(error).__name__}: {error}")
+        self._described = True
+        now = time.monotonic()
+        self._next = now + _REST * (now - began)
+
+    def _write(self, trained: Trained, estimator: DistributedEstimator, describe: bool) -> None:
+        """Write a snapshot, and where wanted a note of what the estimator is."""
+        from dps.estimators.files.save import packed
+
+        server = self._server
+        tensors = estimator._tensors(*self._restored(trained))
+        try:
+            begun, _, _, described = row_of(server)
+            if begun not in (self._row[0], self._begun):  # where the last write was interrupted
+                self._stop("another fit trains into it, too")
+                return
+            self._begun = begun = begun + 1
+            server.assign(TRAINING, np.array([[begun, *self._row[1:]]]))
+            if describe:
+                server.put_note(NOTE, packed(estimator))
+                described = begun
+            for name, values in tensors.items():
+                server.assign(name, values)
+            self._row = np.array([begun, begun, estimator._carry.epochs, described])
+            server.assign(TRAINING, self._row[None])
+        except DPSError as error:
+            self._stop(str(error))
+
+    def _stop(self, why: str) -> None:
+        self._over, self._why = True, why
+
+    def _warn(self) -> None:
+        """Warn once that nothing is written any more; by the thread that calls `fit`."""
+        if (why := self._why) is not None:
+            self._why = None
+            warnings.warn(
+                f"the fit goes on, and its model is no longer written into "
+                f"{_called(self._server)}: {why}",
+                UserWarning,
+                stacklevel=3,
+            )
+
+
+def row_of(server: ParameterServer) -> NDArray[np.float64]:
+    """The row of `TRAINING`.
+
+    Raises KeyError: no fit has begun.
+    """
+    return np.asarray(server.pull(TRAINING))[0]
+
+
+def _called(server: ParameterServer) -> str:
+    return "a server without a name" if server.name is None else f"the server {server.name!r}"

@@ -1,0 +1,203 @@
+"""Predictions of a model that somebody else trains, in a parameter server.
+
+It reads what ``publish.py`` writes, by the protocol that stands there.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from sklearn.exceptions import NotFittedError
+
+from dps.errors import ServerLostError, StalledError
+from dps.estimators.files.save import unpacked
+from dps.estimators.served.publish import NOTE, row_of
+from dps.parameter_server import ParameterServer
+from dps.training.state import TrainState
+
+if TYPE_CHECKING:
+    from dps._typing import ClientLike, MatrixLike, VectorLike
+
+#: Seconds for which a snapshot may be written, and between looks at it.
+_PATIENCE, _PAUSE = 10.0, 0.002
+
+
+class ServedModel:
+    """The model that a fit with ``server=`` trains, as it is now.
+
+    Each call looks whether the fit has closed another epoch since, and takes that over: the
+    parameters of one epoch, never of two. Where the server's memory is mapped, to look takes
+    microseconds. Any client or task of the cluster can make one, also while nothing is trained.
+
+    Parameters
+    ----------
+    server : ParameterServer or str
+        Or its name. Where a server is closed and another one is made under its name, that is
+        followed, from its first closed epoch on.
+    client : distributed.Client, optional
+        By which it is found, as in `ParameterServer.connect`.
+    **given
+        Parameters of the estimator that are code, which a server does not hold: `model` of a
+        :class:`~dps.ModelClassifier`; see :func:`dps.load`.
+
+    Examples
+    --------
+    >>> import dps
+    >>> from sklearn.datasets import load_iris
+    >>> X, y = load_iris(return_X_y=True)
+    >>> with dps.ParameterServer() as server:
+    ...     fitted = dps.LinearClassifier(server=server).fit(X, y)
+    ...     served = dps.ServedModel(server)
+    ...     print(bool((served.predict_proba(X) == fitted.predict_proba(X)).all()))
+    True
+    """
+
+    def __init__(
+        self, server: ParameterServer | str, *, client: ClientLike | None = None, **given: object
+    ) -> None:
+        self._name = server if isinstance(server, str) else None
+        self._client = client
+        self.server: ParameterServer = (
+            ParameterServer.connect(server, client=client) if isinstance(server, str) else server
+        )
+        self._given = given
+        self._lock = threading.Lock()
+        self._row = np.zeros(4)
+        self._base: Any = None
+        self._model: Any = None
+
+    @property
+    def epochs(self) -> int:
+        """Closed epochs behind the model; 0: there is none yet."""
+        self._look()
+        return int(self._row[2])
+
+    @property
+    def model(self) -> Any:
+        """A fitted estimator of the class that is trained, with the parameters of now.
+
+        It stays as it is; another call gives a newer one. During a fit its `history_`, `loss_` and
+        `n_iter_` are of an early epoch; `partial_fit` goes on from its parameters, by itself.
+
+        Raises
+        ------
+        NotFittedError
+            No epoch has been closed yet.
+        StalledError
+            A fit ended in the middle of a write, and there is nothing older here.
+        TypeError
+            The estimator is code of its user's, and is not given.
+        """
+        self._look()
+        if self._model is None:
+            raise NotFittedError(
+                f"no epoch of a fit with server={self.server.name!r} has been closed yet"
+            )
+        return copy.copy(self._model)  # which may be trained on
+
+    def predict(self, X: MatrixLike) -> Any:
+        """As the estimator's; of Dask collections lazy, by the model of now."""
+        return self.model.predict(X)
+
+    def predict_proba(self, X: MatrixLike) -> Any:
+        """As the estimator's; see `predict`."""
+        return self.model.predict_proba(X)
+
+    def decision_function(self, X: MatrixLike) -> Any:
+        """As the estimator's; see `predict`."""
+        return self.model.decision_function(X)
+
+    def score(self, X: MatrixLike, y: VectorLike, sample_weight: VectorLike | None = None) -> float:
+        """As the estimator's, of the model of now."""
+        return self.model.score(X, y, sample_weight)
+
+    def __reduce__(self) -> Any:
+        return _again, (type(self), self.server, self._name, self._given)
+
+    def close(self) -> None:
+        """Give back what it holds of a server that it has connected to by name."""
+        if self._name is not None:
+            self.server.disconnect()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _look(self) -> None:
+        """Take a newer snapshot over, if there is one."""
+        with self._lock:
+            try:
+                self._follow()
+            except ServerLostError:
+                if self._name is None or not self._found_again():
+                    raise
+                self._follow()
+
+    def _found_again(self) -> bool:
+        """Whether there is another server of the name, from which snapshots come from now on."""
+        assert self._name is not None
+        try:
+            found = ParameterServer.connect(self._name, client=self._client)
+        except LookupError:
+            return False
+        self.server.disconnect()
+        self.server, self._row = found, np.zeros(4)
+        return True
+
+    def _follow(self) -> None:
+        try:
+            row = row_of(self.server)
+        except KeyError:  # no fit has begun
+            return
+        if row[1] == self._row[1] and row[0] == row[1]:
+            return
+        deadline = time.monotonic() + _PATIENCE
+        while not self._take(row):
+            if time.monotonic() > deadline:
+                if self._model is not None:
+                    return
+                raise StalledError(
+                    f"nobody has completed the model in the server {self.server.name!r} for "
+                    f"{_PATIENCE:g} s: has the fit's process died? The next fit completes it"
+                )
+            time.sleep(_PAUSE)
+            row = row_of(self.server)
+
+    def _take(self, row: Any) -> bool:
+        """Read the snapshot of a row; whether it is a whole one."""
+        begun, done, epochs, described = row
+        if begun != done:
+            return False
+        if done == 0:
+            return True
+        base = self._base
+        if described != self._row[3]:
+            note = self.server.note(NOTE)
+            assert note is not None
+            if (row_of(self.server) != row).any():
+                return False
+            base = unpacked(note, f"the server {self.server.name!r}", self._given)
+        names = base._tensor_names(base._carry.model)
+        tensors = {name: self.server.pull(name) for name in names}
+        if (row_of(self.server) != row).any():
+            return False
+        model, params = base._from_tensors(base._carry.model, tensors)
+        made = copy.copy(base)
+        vars(made).update(made._attributes(model, params))
+        if described != done:  # else it is what was fitted, with the optimizer's state
+            made._carry = TrainState(params, model, epochs=int(epochs))
+        self._base, self._model, self._row = base, made, row
+        return True
+
+
+def _again(kind: type[ServedModel], server: ParameterServer, name: str | None, given: Any) -> Any:
+    """What was pickled, which has a handle of its own."""
+    made = kind(server, **given)
+    made._name = name
+    return made
