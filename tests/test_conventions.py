@@ -374,7 +374,7 @@ def test_folds_may_be_stratified_by_scikit_learn() -> None:
 
 
 def test_a_page_is_stopped_as_its_bokeh_wants_it(client: Any) -> None:
-    from dps.monitor.plugin import FitsPlugin
+    from dps.monitor.scheduler.plugin import FitsPlugin
 
     class Newer:
         """bokeh 3.10's application."""

@@ -35,8 +35,8 @@ import dps
 from dps.errors import VersionError
 from dps.monitor.dashboard import show_fits
 from dps.monitor.page.document import PLOTS, applications
-from dps.monitor.plugin import NAME, FitsPlugin
-from dps.monitor.store import FITS
+from dps.monitor.scheduler.plugin import NAME, FitsPlugin
+from dps.monitor.scheduler.store import FITS
 from dps.preprocessing import FrameEncoder
 
 X = da.from_array(np.random.default_rng(0).normal(size=(400, 5)), chunks=(100, -1))
@@ -169,7 +169,7 @@ def test_the_preload_has_the_page_before_any_fit_and_in_the_list_of_jupyterlab(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("missing", ["bokeh", "dps.monitor.plugin"])
+@pytest.mark.parametrize("missing", ["bokeh", "dps.monitor.scheduler.plugin"])
 def test_a_scheduler_without_bokeh_or_this_dps_is_one_warning_and_a_model(
     missing: str, tmp_path: Path
 ) -> None:

@@ -25,11 +25,11 @@ import dps
 from dps._runtime.synchronous import SynchronousChannel
 from dps.losses import LogLoss
 from dps.monitor import events
-from dps.monitor.checking import is_sound
 from dps.monitor.events import KINDS
-from dps.monitor.prometheus import FitCollector
-from dps.monitor.shard import ReportingShard
-from dps.monitor.store import FITS, Store
+from dps.monitor.scheduler.checking import is_sound
+from dps.monitor.scheduler.prometheus import FitCollector
+from dps.monitor.scheduler.store import FITS, Store
+from dps.monitor.shard.shard import ReportingShard
 from dps.optimizers import SGD
 from dps.optimizers.update import Update
 from dps.server.shard import GroupSpec, Initial, MonitorInfo, ShardSpec
@@ -408,7 +408,7 @@ def test_series_of_fits_are_bounded_and_end_some_time_after_them(
         if number:
             store.add(stopped(str(number)), time.time())
     assert shown() == {"0", *(str(n) for n in range(201 - FITS, 200))}
-    monkeypatch.setattr("dps.monitor.prometheus.LINGER", -1.0)
+    monkeypatch.setattr("dps.monitor.scheduler.prometheus.LINGER", -1.0)
     assert shown() == {"0"}
 
 
@@ -464,7 +464,7 @@ def test_nothing_is_left_running_on_workers(client: Client, told: Told) -> None:
     def reporters(dask_worker: Any) -> int:
         import gc
 
-        from dps.monitor.reporter import Reporter
+        from dps.monitor.shard.reporter import Reporter
 
         gc.collect()
         return sum(isinstance(thing, Reporter) for thing in gc.get_objects())

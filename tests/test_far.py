@@ -23,7 +23,7 @@ from dps._runtime.step import Step
 from dps._runtime.synchronous import SynchronousChannel, SynchronousStep
 from dps.cluster.dask import cluster, work
 from dps.errors import FencedError, ServerLostError
-from dps.monitor.shard import ReportingShard
+from dps.monitor.shard.shard import ReportingShard
 from dps.optimizers import SGD
 from dps.optimizers.update import Update
 from dps.server import operations

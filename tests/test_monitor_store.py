@@ -19,9 +19,9 @@ from dps.monitor.page.document import PANELS
 from dps.monitor.page.headline import Headline
 from dps.monitor.page.palette import LIGHT
 from dps.monitor.page.view import view_of
-from dps.monitor.prometheus import FitCollector
-from dps.monitor.series import Series
-from dps.monitor.store import FITS, POINTS, SENTENCES, SILENCE, Fit, Store
+from dps.monitor.scheduler.prometheus import FitCollector
+from dps.monitor.scheduler.series import Series
+from dps.monitor.scheduler.store import FITS, POINTS, SENTENCES, SILENCE, Fit, Store
 from dps.monitor.words import sentence
 
 

@@ -15,14 +15,14 @@ from distributed import Client
 from local import local_client
 
 import dps
-from dps.monitor.checking import is_sound
 from dps.monitor.events import event
 from dps.monitor.page.palette import LIGHT
 from dps.monitor.page.servers import ServersPanel
 from dps.monitor.page.view import view_of
-from dps.monitor.plugin import plugin_of
-from dps.monitor.servers import LINGER
-from dps.monitor.store import Store
+from dps.monitor.scheduler.checking import is_sound
+from dps.monitor.scheduler.plugin import plugin_of
+from dps.monitor.scheduler.servers import LINGER
+from dps.monitor.scheduler.store import Store
 
 
 def said(id: str, shard: int = 0, **changed: Any) -> dict[str, Any]:
@@ -141,7 +141,7 @@ def test_an_idle_server_says_nothing_and_an_unwatched_one_never(client: Client) 
 def test_a_busy_server_says_something_at_most_twice_a_second(
     seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dps.monitor import server_reporter
+    from dps.monitor.shard import server_reporter
 
     now, logged, reads = [0.0], [], [0]
 

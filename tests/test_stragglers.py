@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from cases import pairs
 
-from dps.monitor.stragglers import Moment, Stragglers, Verdict
+from dps.monitor.shard.stragglers import Moment, Stragglers, Verdict
 
 #: From seconds and rank to how far the rank is.
 Story = Callable[[float, int], Moment]

@@ -27,7 +27,7 @@ def show_fits(client: Any, timeout: float) -> None:
     if client in _asked:
         return
     _asked.add(client)
-    from dps.monitor.plugin import install
+    from dps.monitor.scheduler.plugin import install
 
     run, options = client._run_on_scheduler, {"wait": True, "callback_timeout": timeout}
     try:

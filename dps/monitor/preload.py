@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dps.monitor.plugin import install
+from dps.monitor.scheduler.plugin import install
 
 
 def _among_dasks_own() -> None:

@@ -33,7 +33,7 @@ from dps.data.exchange import RandomSplit
 from dps.data.keep.disk import forget_files
 from dps.errors import ClusterError, ServerLostError, VersionError, WorkerLostError
 from dps.monitor.dashboard import show_fits
-from dps.monitor.shard import ReportingShard
+from dps.monitor.shard.shard import ReportingShard
 from dps.server.host import host_id
 from dps.server.memory import remove_files_of
 from dps.server.placement import Placement

@@ -15,7 +15,7 @@ from dps.cluster.dask.progress import StallClock, TaskProgress, look_for_progres
 from dps.cluster.dask.work import FitWork
 from dps.data.collections.partitions import Partition
 from dps.errors import ClusterError, WorkerLostError
-from dps.monitor.presence import metered
+from dps.monitor.shard.presence import metered
 from dps.server.session import Session
 
 

@@ -35,7 +35,7 @@ from dps.cluster.options import Options
 from dps.data.collections.sealed import sealed
 from dps.errors import ClusterError, ServerLostError, WorkerLostError
 from dps.monitor.dashboard import show_fits
-from dps.monitor.shard import ReportingTensorShard
+from dps.monitor.shard.shard import ReportingTensorShard
 from dps.server.holding import Holding, HoldingCard
 from dps.server.memory import remove_files_of
 from dps.server.sharding import fastest_shards

@@ -10,7 +10,7 @@ from bokeh.models import ColumnDataSource, CustomJSTickFormatter, DataRange1d, H
 from dps.monitor.page.canvas import Canvas, replace
 from dps.monitor.page.palette import Palette
 from dps.monitor.page.view import View
-from dps.monitor.store import Fit
+from dps.monitor.scheduler.store import Fit
 from dps.monitor.words import count, loss
 
 #: x, y, color, name; and of a mark x, y, fill, color, name, figure, what it is.

@@ -23,8 +23,8 @@ from dps.monitor.page.palette import DARK, LIGHT, Palette
 from dps.monitor.page.servers import ServersPanel
 from dps.monitor.page.tables import EventLog, Shards
 from dps.monitor.page.view import Panel, view_of
-from dps.monitor.plugin import plugin_of
-from dps.monitor.store import Store
+from dps.monitor.scheduler.plugin import plugin_of
+from dps.monitor.scheduler.store import Store
 
 #: How often a page looks for something new, in milliseconds.
 _TICK = 250

@@ -7,7 +7,7 @@ from html import escape
 from dps.monitor.page.canvas import div, write
 from dps.monitor.page.palette import Palette
 from dps.monitor.page.view import View
-from dps.monitor.store import Fit
+from dps.monitor.scheduler.store import Fit
 from dps.monitor.words import count, duration, host, loss, method, plural
 
 _CSS = """

@@ -10,7 +10,7 @@ from bokeh.models import ColumnDataSource, HoverTool, LinearColorMapper
 from dps.monitor.page.canvas import Canvas, replace
 from dps.monitor.page.palette import Palette
 from dps.monitor.page.view import View
-from dps.monitor.store import Fit
+from dps.monitor.scheduler.store import Fit
 from dps.monitor.words import staleness
 
 _COLUMNS = ("x", "y", "heat", "text", "ink", "counts", "pushes")

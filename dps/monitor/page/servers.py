@@ -9,7 +9,7 @@ from dask.utils import format_bytes
 from dps.monitor.page.canvas import div, write
 from dps.monitor.page.palette import Palette
 from dps.monitor.page.view import View
-from dps.monitor.servers import Server
+from dps.monitor.scheduler.servers import Server
 from dps.monitor.words import count, host, plural
 
 _CSS = """

@@ -12,7 +12,7 @@ from dask.utils import format_bytes
 from dps.monitor.page.canvas import div, write
 from dps.monitor.page.palette import Palette
 from dps.monitor.page.view import View
-from dps.monitor.store import Fit
+from dps.monitor.scheduler.store import Fit
 from dps.monitor.words import count, host, percent
 
 _CSS = """

@@ -1,6 +1,6 @@
 """What a panel of the page is, and what it is shown: some fits, one of them in full.
 
-Panels know fits by :mod:`dps.monitor.store` and nothing of Dask; which fits are shown is decided
+Panels know fits by :mod:`dps.monitor.scheduler.store` and nothing of Dask; which fits are shown is decided
 here, and nowhere else.
 """
 
@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from dps.monitor.servers import Server
-from dps.monitor.store import Fit, Store
+from dps.monitor.scheduler.servers import Server
+from dps.monitor.scheduler.store import Fit, Store
 
 
 @dataclass(frozen=True)

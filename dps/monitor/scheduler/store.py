@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from dps.monitor.advice import Account, advise
-from dps.monitor.checking import is_sound
-from dps.monitor.series import Series
-from dps.monitor.servers import Servers
+from dps.monitor.scheduler.checking import is_sound
+from dps.monitor.scheduler.series import Series
+from dps.monitor.scheduler.servers import Servers
 from dps.monitor.words import sentence
 
 #: Fits that are remembered; points of a curve; sentences of a fit.

@@ -11,8 +11,8 @@ from typing import Any
 
 from distributed import get_worker
 
-from dps.monitor.reporter import Reporter
-from dps.monitor.server_reporter import ServerReporter
+from dps.monitor.shard.reporter import Reporter
+from dps.monitor.shard.server_reporter import ServerReporter
 from dps.server.holding import HoldingCard
 from dps.server.shard import GroupSpec
 from dps.server.store import Store

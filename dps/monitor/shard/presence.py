@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from distributed.metrics import context_meter
 
 from dps._runtime.activity import Activity
-from dps.monitor.counters import seconds
+from dps.monitor.shard.counters import seconds
 
 
 @contextmanager

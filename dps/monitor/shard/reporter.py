@@ -14,9 +14,9 @@ from typing import Any
 
 from tornado.ioloop import PeriodicCallback
 
-from dps.monitor.counters import Reader
 from dps.monitor.events import TOPIC, Kind, event
-from dps.monitor.stragglers import Stragglers
+from dps.monitor.shard.counters import Reader
+from dps.monitor.shard.stragglers import Stragglers
 from dps.server.shard import MonitorInfo
 from dps.server.window import Window
 

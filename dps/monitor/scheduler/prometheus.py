@@ -13,7 +13,7 @@ from time import time
 from typing import Any
 
 from dps.monitor.events import bucket_floor
-from dps.monitor.store import Fit, Store
+from dps.monitor.scheduler.store import Fit, Store
 
 #: Seconds for which an ended fit is shown: Prometheus asks every 15 to 60 seconds.
 LINGER = 90.0

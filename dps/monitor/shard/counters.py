@@ -32,7 +32,7 @@ from dps._runtime.activity import (
     WAIT,
 )
 from dps.monitor.events import ReplicaFields, SecondsFields
-from dps.monitor.stragglers import Moment
+from dps.monitor.shard.stragglers import Moment
 from dps.server.window import Field, Window
 
 #: Seconds for which a pace is kept while nothing has been counted: a step may take that long.
@@ -141,7 +141,7 @@ class Reader:
         return sorted(ahead)
 
     def moments(self) -> list[Moment]:
-        """How far each replica is, for :class:`~dps.monitor.stragglers.Stragglers`."""
+        """How far each replica is, for :class:`~dps.monitor.shard.stragglers.Stragglers`."""
         rows = self._window.activity.copy()
         busy = rows[:, [LOAD, COMPUTE, PULL, PUSH]].sum(axis=1) / 1e9
         load = self._window.words.rank_load

@@ -12,8 +12,8 @@ from typing import Any
 from distributed import SchedulerPlugin
 
 from dps.monitor.events import TOPIC
-from dps.monitor.prometheus import serve_metrics
-from dps.monitor.store import Store
+from dps.monitor.scheduler.prometheus import serve_metrics
+from dps.monitor.scheduler.store import Store
 
 NAME = "dps-fits"
 

@@ -1,0 +1,1 @@
+"""What runs in the scheduler: the store of events, and what it shows."""

@@ -1,0 +1,1 @@
+"""What runs in a shard's worker: counters and reporters."""
