@@ -17,7 +17,7 @@ import click
 import dps
 from dps._kernels.build import DEBUG, INSTRUCTIONS, STABLE_ABI
 from dps._runtime.words import PORTABLE
-from dps.server.memory import folder
+from dps.server.memory.files import folder
 
 #: Extras of those who work on dps.
 _OF_DEVELOPERS = {"benchmarks", "dev", "examples", "test"}

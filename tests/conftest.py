@@ -18,7 +18,7 @@ from distributed import Client, LocalCluster
 from hypothesis import settings
 from local import local_client
 
-from dps.server.memory import SharedFile
+from dps.server.memory.files import SharedFile
 
 # Scripts, which import each other as such; test_benchmarks runs them.
 collect_ignore = ["benchmarks"]

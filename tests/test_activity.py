@@ -29,7 +29,7 @@ from dps.modes import Async
 from dps.monitor import events
 from dps.monitor.events import bucket
 from dps.optimizers import Optimizer
-from dps.server.window import Window
+from dps.server.group.window import Window
 from dps.training.job import FitResult
 from dps.training.lbfgs.pieces import Pieces
 from dps.training.replica.activity import RankActivity

@@ -15,9 +15,9 @@ import dps
 from dps.errors import StalledError, WorkerLostError
 from dps.optimizers import SGD, Adagrad, Constant, Optimizer
 from dps.optimizers.update import Rates
-from dps.server import operations
-from dps.server.lease import LOST
-from dps.server.window import Field, Word
+from dps.server.group import operations
+from dps.server.group.window import Field, Word
+from dps.server.memory.lease import LOST
 from dps.training import defaults
 from tests.harness.ranks import Group, at_once
 

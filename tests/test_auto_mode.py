@@ -23,7 +23,7 @@ from dps.errors import WorkerLostError
 from dps.losses import LogLoss
 from dps.modes import Mode, get_mode
 from dps.modes.choosing import Choice, Figures, choose
-from dps.server.session import Session
+from dps.server.group.session import Session
 from dps.training.run import mode_choice as choosing, supervise as watch, trainer
 
 ROWS, EPOCHS = 600, 6

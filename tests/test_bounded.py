@@ -15,7 +15,7 @@ from distributed import Client
 import dps
 from dps.errors import StalledError
 from dps.modes import get_mode
-from dps.server.window import Field
+from dps.server.group.window import Field
 from dps.training import defaults
 from tests.harness.ranks import Group, at_once
 

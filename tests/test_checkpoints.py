@@ -26,7 +26,7 @@ import dps
 from dps._runtime.words import S_SNAPSHOT_0, S_SNAPSHOT_1
 from dps.files import directories
 from dps.losses import LogLoss
-from dps.server import snapshots
+from dps.server.store import snapshots
 from dps.training.checkpoint import files, writer as checkpoints
 from dps.training.replica.steps import Steps
 from dps.training.run import launch, supervise as watch
@@ -440,7 +440,7 @@ def test_an_error_of_any_kind_does_not_fail_a_fit(
     def no_room(self: Any, *when: int) -> Any:
         raise MemoryError("of a shard")
 
-    monkeypatch.setattr("dps.server.snapshots.Snapshots.pieces", no_room)
+    monkeypatch.setattr("dps.server.store.snapshots.Snapshots.pieces", no_room)
     with pytest.warns(UserWarning, match=r"MemoryError.*Training goes on"):
         made(dps.LinearClassifier, tmp_path, **SLOW | {"max_iter": 5}).fit(*data())
 

@@ -10,7 +10,7 @@ from ranks import Group, at_once
 
 from dps._runtime.activity import BYTES, PUSHES
 from dps.errors import NonFiniteError, StalledError, StoppedError
-from dps.server.window import ABORTED, Field
+from dps.server.group.window import ABORTED, Field
 from dps.training.replica.channel import Channel
 
 SIZE = 5000  # some blocks of a sum, and no multiple of one

@@ -32,9 +32,9 @@ from dps.monitor.scheduler.store import FITS, Store
 from dps.monitor.shard.shard import ReportingShard
 from dps.optimizers import SGD
 from dps.optimizers.update import Update
+from dps.server.group.window import WindowSpec
 from dps.server.shard import GroupSpec, Initial, MonitorInfo, ShardSpec
-from dps.server.store import StoreSpec
-from dps.server.window import WindowSpec
+from dps.server.store.store import StoreSpec
 from dps.transport.remote import Remote
 
 SCHEMA: dict[str, Any] = {

@@ -49,7 +49,7 @@ from dps.errors import (
 from dps.losses import LogLoss
 from dps.monitor.dashboard import show_fits
 from dps.optimizers import Schedule
-from dps.server.memory import folder
+from dps.server.memory.files import folder
 from dps.training.job import new_fit_id
 from dps.training.run import launch
 

@@ -26,11 +26,11 @@ from dps.errors import FencedError, ServerLostError
 from dps.monitor.shard.shard import ReportingShard
 from dps.optimizers import SGD
 from dps.optimizers.update import Update
-from dps.server import operations
-from dps.server.operations import Access
+from dps.server.group import operations
+from dps.server.group.operations import Access
+from dps.server.group.window import Window, WindowSpec
 from dps.server.shard import GroupSpec, Initial, ShardSpec
-from dps.server.store import Store, StoreSpec
-from dps.server.window import Window, WindowSpec
+from dps.server.store.store import Store, StoreSpec
 from dps.transport import far as far_links
 from dps.transport.far import FarLink
 from dps.transport.remote import Remote

@@ -20,7 +20,7 @@ from dps.errors import TableFullError
 from dps.estimators.predict import tables as lookups
 from dps.models.base import CSRRows
 from dps.preprocessing import FrameEncoder
-from dps.server import snapshots
+from dps.server.store import snapshots
 from dps.training.run import launch
 
 N, FIELD = 3000, 50

@@ -20,7 +20,7 @@ from dps._runtime.allreduce import AllReduceStep
 from dps.errors import StoppedError
 from dps.models import Tensor
 from dps.optimizers import SGD, Averaged, Momentum
-from dps.server.window import ABORTED
+from dps.server.group.window import ABORTED
 from dps.training.replica.channel import Channel
 
 SIZE, STEPS, RATE, MU = 60, 10, 0.1, 0.9

@@ -22,13 +22,13 @@ from dps import Sync
 from dps.errors import FencedError, StalledError, WorkerLostError
 from dps.optimizers import SGD, Constant
 from dps.optimizers.update import Update
-from dps.server import operations
-from dps.server.lease import LEFT, LOST
-from dps.server.memory import folder
+from dps.server.group import operations
+from dps.server.group.window import Field, Window, WindowSpec
+from dps.server.memory.files import folder
+from dps.server.memory.lease import LEFT, LOST
 from dps.server.placement import place
 from dps.server.shard import GroupSpec, Initial, ParameterShard, ShardSpec, WindowCard
-from dps.server.store import StoreSpec
-from dps.server.window import Field, Window, WindowSpec
+from dps.server.store.store import StoreSpec
 from dps.training.replica.channel import Channel, ChannelSpec
 from dps.transport.mapped import MappedLink, map_window
 

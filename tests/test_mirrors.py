@@ -28,7 +28,7 @@ from dps.errors import ServerLostError
 from dps.optimizers import SGD
 from dps.server.frozen import Frozen
 from dps.server.holding import Holding
-from dps.server.memory import folder
+from dps.server.memory.files import folder
 from dps.server.mirroring import Entries, Taken
 from dps.server.tensors import ServerSpec, TensorSpec
 from dps.transport import callers

@@ -26,7 +26,7 @@ def full(client: Client) -> Iterator[Client]:
     def fill() -> None:
         import errno
 
-        from dps.server import memory
+        from dps.server.memory import files as memory
 
         def no_room(fd: int, nbytes: int) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
@@ -35,7 +35,7 @@ def full(client: Client) -> Iterator[Client]:
         memory._allocate = no_room
 
     def empty() -> None:
-        from dps.server import memory
+        from dps.server.memory import files as memory
 
         memory._allocate = memory._before
 

@@ -49,7 +49,7 @@ from dps.optimizers import SGD, Adagrad, Adam, Constant, Momentum, Optimizer
 from dps.optimizers.names import get_optimizer
 from dps.optimizers.update import Rates
 from dps.server.holding import Holding
-from dps.server.memory import folder
+from dps.server.memory.files import folder
 from dps.server.tensors import ServerSpec, TensorSpec
 from dps.transport import callers, wires
 from dps.transport.call import Mailbox
@@ -906,7 +906,7 @@ def test_nothing_is_left_of_a_closed_server(client: Client) -> None:
 def held_memory(dask_worker: Any) -> int:
     import gc
 
-    from dps.server.store import Store
+    from dps.server.store.store import Store
 
     gc.collect()
     return sum(isinstance(thing, Store) for thing in gc.get_objects())

@@ -15,11 +15,11 @@ from dps.errors import TableFullError
 from dps.models import TableSpec
 from dps.optimizers import SGD
 from dps.optimizers.update import Update
-from dps.server import snapshots
+from dps.server.group.session import Local, Stores
 from dps.server.placement import Placement
-from dps.server.session import Local, Stores
-from dps.server.snapshots import Kept
-from dps.server.store import Arena, Store, StoreSpec
+from dps.server.store import snapshots
+from dps.server.store.snapshots import Kept
+from dps.server.store.store import Arena, Store, StoreSpec
 from dps.training.run import launch, supervise as watch
 
 WIDTH, ROWS, BEHIND, VERSION = 3, 200, 6, 5
@@ -164,7 +164,7 @@ def test_where_the_disk_is_full_snapshots_stay_in_memory(monkeypatch: pytest.Mon
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("dps.server.store.Spill", full)
+    monkeypatch.setattr("dps.server.store.store.Spill", full)
     spec = StoreSpec("f00d", 0, 10, "float64", 1, spilled=True)
     store = Store.create(spec, [1.0, 2.0])
     assert not store.snapshots.spilled
@@ -213,6 +213,6 @@ def test_there_is_no_snapshot_within_an_epoch_where_there_is_no_room(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     made = Store.create(StoreSpec("f00d", 0, 4, "float64", within=1), np.zeros((1, 4)), shared=True)
-    monkeypatch.setattr("dps.server.memory._allocate", full)
+    monkeypatch.setattr("dps.server.memory.files._allocate", full)
     assert not made.has_room_within()
     made.close()

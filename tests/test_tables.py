@@ -18,8 +18,8 @@ from dps.models.linear import LinearModel
 from dps.modes import Async, Hybrid, Mode, Sync
 from dps.optimizers import SGD, Adagrad, Constant, Optimizer
 from dps.optimizers.update import Rates
+from dps.server.group.window import ABORTED
 from dps.server.placement import Placement
-from dps.server.window import ABORTED
 from dps.training.replica.channel import Channel
 
 COLUMNS, OUTPUTS, STEPS, BATCH = 600, 3, 8, 10

@@ -18,11 +18,12 @@ from ranks import Group, at_once
 
 from dps import Async
 from dps.errors import FencedError, StalledError, StoppedError
-from dps.server import memory, operations
-from dps.server.memory import SharedFile
+from dps.server.group import operations
+from dps.server.group.window import ABORTED, FINISHED, Field, Window, WindowSpec
+from dps.server.memory import files as memory
+from dps.server.memory.files import SharedFile
 from dps.server.shard import Initial
-from dps.server.store import Store, StoreSpec, StoreWord
-from dps.server.window import ABORTED, FINISHED, Field, Window, WindowSpec
+from dps.server.store.store import Store, StoreSpec, StoreWord
 from dps.training.replica.channel import Channel
 from dps.transport.mapped import MappedLink
 
@@ -135,7 +136,7 @@ def test_a_snapshot_that_is_being_written_is_not_read() -> None:
 
 def test_a_file_whose_owner_was_killed_is_found_and_swept() -> None:
     code = (
-        "import signal\nfrom dps.server.memory import SharedFile\n"
+        "import signal\nfrom dps.server.memory.files import SharedFile\n"
         "file = SharedFile.create('dead', 8192)\nprint(file.path, flush=True)\nsignal.pause()\n"
     )
     owner = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
@@ -217,7 +218,7 @@ def test_a_file_for_which_there_may_be_no_room_later_is_not_made() -> None:
 
 def test_a_forked_child_leaves_the_file_and_its_lock_to_its_parent() -> None:
     code = (
-        "import os, signal\nfrom dps.server.memory import SharedFile\n"
+        "import os, signal\nfrom dps.server.memory.files import SharedFile\n"
         "file = SharedFile.create('f0f0', 8192)\n"
         "child = os.fork()\n"
         "if not child:\n"

@@ -1,7 +1,7 @@
 from libc.stdint cimport int64_t
 
 cpdef enum:
-    # The words of a store; dps/server/store.py says what they mean.
+    # The words of a store; dps/server/store/store.py says what they mean.
     S_VERSION = 0
     S_SNAPSHOT_0 = 1
     S_SNAPSHOT_1 = 2
@@ -10,7 +10,7 @@ cpdef enum:
     S_WRITES = 4
     S_READS = 5
     S_CLOSED = 6
-    # The words of a window, and of each rank in it; see dps/server/window.py.
+    # The words of a window, and of each rank in it; see dps/server/group/window.py.
     W_STOP = 0
     W_OPEN = 1
     W_CLOSED = 2

@@ -1,6 +1,6 @@
 # Owns the words of a window's header: how they are read, written and waited for
 # by several threads and processes. Knows nothing of what the words mean, of
-# parameters or of modes; dps/server/window.py gives them their names.
+# parameters or of modes; dps/server/group/window.py gives them their names.
 #
 # Each word stands alone on a line of 128 bytes (two cache lines: the adjacent
 # line prefetcher pulls pairs). A window has `n_global` words of its own and

@@ -18,10 +18,10 @@ from dps.data.collections.partitions import Counted, Partition, Piece
 from dps.data.exchange import RandomSplit
 from dps.errors import WorkerLostError
 from dps.models.layout import TableSpec
+from dps.server.group.session import Session
 from dps.server.placement import Placement
-from dps.server.session import Session
 from dps.server.shard import GroupSpec, ShardSpec
-from dps.server.snapshots import Kept
+from dps.server.store.snapshots import Kept
 
 
 def grace() -> float:

@@ -17,8 +17,8 @@ from dps.data.exchange import RandomSplit, join_rows, take_rows
 from dps.data.keep.keeping import Keeping, remake_partition
 from dps.data.keep.streams import is_whole, open_partition
 from dps.errors import WorkerLostError
+from dps.server.group.session import Local, Session, Stores
 from dps.server.placement import Placement
-from dps.server.session import Local, Session, Stores
 from dps.server.shard import ParameterShard
 
 _log = logging.getLogger("dps")

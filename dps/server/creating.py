@@ -22,7 +22,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 
-from dps.server.store import Store
+from dps.server.store.store import Store
 from dps.server.tensors import TensorSpec
 
 

@@ -23,11 +23,11 @@ from dps._runtime.tensors import TensorPart
 from dps.errors import FencedError, NonFiniteError, ServerLostError, TableFullError
 from dps.server.creating import Creation, Creations
 from dps.server.frozen import Frozen
-from dps.server.host import host_id
-from dps.server.memory import sweep
+from dps.server.memory.arrays import MemoryCard
+from dps.server.memory.files import sweep
+from dps.server.memory.host import host_id
 from dps.server.mirroring import Entries, Mirror, Mirroring, Taken
-from dps.server.regions import MemoryCard
-from dps.server.store import Store, StoreWord
+from dps.server.store.store import Store, StoreWord
 from dps.server.tensors import ServerSpec, TensorSpec
 
 Keys = NDArray[np.int64] | None

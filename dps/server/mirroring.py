@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from dps._runtime.mirror import MirrorLink
 from dps._runtime.tensors import TensorPart
 from dps.errors import DPSError, FencedError, ServerLostError, UnknownOutcomeError
-from dps.server.store import Store, StoreWord
+from dps.server.store.store import Store, StoreWord
 
 if TYPE_CHECKING:
     from dps.server.holding import Holding

@@ -23,13 +23,13 @@ from dps._runtime.activity import STEPS
 from dps._runtime.mapped import MappedChannel
 from dps.errors import FencedError
 from dps.optimizers.update import Update
-from dps.server.host import host_id
-from dps.server.memory import sweep
-from dps.server.regions import MemoryCard
-from dps.server.snapshots import Kept
-from dps.server.store import Store, StoreSpec
-from dps.server.window import ABORTED, Field, Window, WindowSpec, Word
-from dps.server.writing import Asked, Writing, Written
+from dps.server.group.window import ABORTED, Field, Window, WindowSpec, Word
+from dps.server.memory.arrays import MemoryCard
+from dps.server.memory.files import sweep
+from dps.server.memory.host import host_id
+from dps.server.store.export import Asked, Writing, Written
+from dps.server.store.snapshots import Kept
+from dps.server.store.store import Store, StoreSpec
 
 #: What makes a rank's end in the window of a shard: a class, or one with its mode's options.
 ChannelKind = Callable[..., MappedChannel]

@@ -22,7 +22,7 @@ from dps.models.layout import TableSpec
 from dps.optimizers import Optimizer
 from dps.optimizers.update import Update
 from dps.server.placement import place
-from dps.server.store import Arena, StoreSpec
+from dps.server.store.store import Arena, StoreSpec
 
 #: Shard, first row and last row.
 Part = tuple[int, int, int]

@@ -19,7 +19,7 @@ from dps.training.epochs.records import EpochRecord
 from dps.training.epochs.stopping import StoppingRule
 
 if TYPE_CHECKING:
-    from dps.server.snapshots import Kept
+    from dps.server.store.snapshots import Kept
     from dps.training.checkpoint.options import Checkpointing
     from dps.training.lbfgs.full_batch import FullBatch
     from dps.training.plan.plan import Plan
@@ -34,7 +34,7 @@ class Trained(NamedTuple):
     """What a fit reports."""
 
     params: NDArray[np.floating]  # (n,) array
-    # (2, keys) int64 array, of the rows of a table, see `dps.server.store.Kept`; empty without one
+    # (2, keys) int64 array, of the rows of a table, see `dps.server.store.store.Kept`; empty without one
     ids: NDArray[np.int64]
 
     @classmethod

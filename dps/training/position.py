@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dps.server.snapshots import Kept
+from dps.server.store.snapshots import Kept
 from dps.training.epochs.records import EpochRecord
 
 if TYPE_CHECKING:

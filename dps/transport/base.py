@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from dps._runtime.activity import Activity
 from dps._runtime.channels import ShardChannel
+from dps.server.group.window import Window
 from dps.server.placement import Ranges
 from dps.server.shard import ChannelKind
-from dps.server.window import Window
 
 
 class Link(Protocol):
@@ -42,7 +42,7 @@ class Link(Protocol):
         ...
 
     def call(self, operation: Callable[..., Any], *args: Any) -> Any:
-        """Call an operation (``server/operations.py``) with the rank's access to the window."""
+        """Call an operation (``server/group/operations.py``) with the rank's access to the window."""
 
     def account(self) -> None:
         """Have what the rank counts stand in the window."""

@@ -32,7 +32,7 @@ from dps._runtime.message import Caller, Ending, Op
 from dps._runtime.wire import Wire
 from dps.errors import ClusterError, DPSError, ServerLostError, UnknownOutcomeError
 from dps.server.holding import Holding, HoldingCard, Keys, find_holding, map_parts
-from dps.server.host import host_id
+from dps.server.memory.host import host_id
 from dps.server.tensors import ServerSpec
 from dps.transport.remote import Remote
 from dps.transport.wires import ShardProbe, called, connected

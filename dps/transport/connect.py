@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from dps.errors import WindowError
-from dps.server.session import Session
+from dps.server.group.session import Session
 from dps.server.shard import WindowCard
 from dps.transport.base import Link
 from dps.transport.mapped import MappedLink, map_window

@@ -17,7 +17,7 @@ from dps._runtime.activity import WIDTH, Activity
 from dps._runtime.streams import StreamChannel
 from dps._runtime.wire import Wire
 from dps.errors import DPSError, ServerLostError
-from dps.server.operations import claim, leave
+from dps.server.group.operations import claim, leave
 from dps.server.placement import Ranges
 from dps.server.shard import ChannelKind, WindowCard
 from dps.transport.remote import Remote

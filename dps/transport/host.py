@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dps._runtime.activity import Activity
 from dps._runtime.reducer import HostReducer
 from dps.errors import WindowError
-from dps.server.lease import Lease
+from dps.server.group.deadlines import Watch
+from dps.server.group.window import ABORTED, Field, Window
+from dps.server.memory.lease import Lease
 from dps.server.shard import WindowCard
-from dps.server.watch import Watch
-from dps.server.window import ABORTED, Field, Window
 from dps.transport.mapped import map_window
 
 

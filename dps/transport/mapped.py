@@ -7,14 +7,14 @@ from typing import Any
 
 from dps._runtime.activity import Activity
 from dps._runtime.mapped import MappedChannel
-from dps.server.host import host_id
-from dps.server.lease import Lease
-from dps.server.operations import Access, claim
+from dps.server.group.deadlines import Watch
+from dps.server.group.operations import Access, claim
+from dps.server.group.window import ABORTED, Window
+from dps.server.memory.host import host_id
+from dps.server.memory.lease import Lease
 from dps.server.placement import Ranges
 from dps.server.shard import ChannelKind, WindowCard
-from dps.server.store import Store
-from dps.server.watch import Watch
-from dps.server.window import ABORTED, Window
+from dps.server.store.store import Store
 
 
 class MappedLink:

@@ -29,12 +29,12 @@ from dps._runtime.activity import Activity
 from dps._runtime.service import Service
 from dps._runtime.wire import ObjectWire, Wire
 from dps.errors import DPSError, FencedError
-from dps.server.lease import LEFT, LOST
-from dps.server.operations import Access, check_fence
+from dps.server.group.deadlines import Watch
+from dps.server.group.operations import Access, check_fence
+from dps.server.group.window import Field, Window
+from dps.server.memory.lease import LEFT, LOST
 from dps.server.shard import ChannelKind, GroupSpec, ParameterShard, ShardGroup
-from dps.server.store import Store
-from dps.server.watch import Watch
-from dps.server.window import Field, Window
+from dps.server.store.store import Store
 from dps.transport.call import Mailbox, Presence
 from dps.transport.stream import SILENCE, TICK, accept, can_be_taken_over, handler_of
 

@@ -26,7 +26,7 @@ from dps._runtime.service import Service
 from dps._runtime.wire import Wire
 from dps.errors import FencedError
 from dps.server.holding import Holding, HoldingCard
-from dps.server.memory import sweep
+from dps.server.memory.files import sweep
 from dps.server.tensors import ServerSpec
 from dps.transport.callers import RemoteAccess, mirror_key, shard_key
 from dps.transport.remote import Remote

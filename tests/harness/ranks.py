@@ -17,13 +17,13 @@ from dps.models import TableSpec
 from dps.modes import MODES as ALL_MODES, Mode, Sync
 from dps.optimizers import SGD, Constant, Optimizer
 from dps.optimizers.update import Rates, Update
-from dps.server.operations import claim
+from dps.server.group.operations import claim
+from dps.server.group.window import Window, WindowSpec
+from dps.server.memory.arrays import MemoryCard
 from dps.server.placement import place
-from dps.server.regions import MemoryCard
 from dps.server.shard import WindowCard
-from dps.server.store import Store, StoreSpec
-from dps.server.tables import arena_of
-from dps.server.window import Window, WindowSpec
+from dps.server.store.store import Store, StoreSpec
+from dps.server.store.tables import arena_of
 from dps.training.replica.channel import Channel, ChannelSpec
 from dps.transport.far import FarLink
 from dps.transport.host import HostLink

@@ -23,7 +23,7 @@ from dps.cluster.base import grace, until_known
 from dps.cluster.dask.progress import StallClock, TaskProgress, look_for_progress
 from dps.data.collections.results import LOST, is_inherited
 from dps.errors import ClusterError, VersionError, WorkerLostError
-from dps.server.host import shared_memory_id
+from dps.server.memory.host import shared_memory_id
 
 _TICK = 1.0
 #: What waiting for a Future raises that is cancelled, by Dask or by asyncio.

@@ -34,10 +34,10 @@ from dps.data.keep.disk import forget_files
 from dps.errors import ClusterError, ServerLostError, VersionError, WorkerLostError
 from dps.monitor.dashboard import show_fits
 from dps.monitor.shard.shard import ReportingShard
-from dps.server.host import host_id
-from dps.server.memory import remove_files_of
+from dps.server.group.session import Session, Stores
+from dps.server.memory.files import remove_files_of
+from dps.server.memory.host import host_id
 from dps.server.placement import Placement
-from dps.server.session import Session, Stores
 from dps.transport.remote import Remote
 
 _log = logging.getLogger("dps")

@@ -9,8 +9,8 @@ from typing import Any
 from distributed import Client
 
 from dps.cluster.dask.calls import ask
-from dps.server.remains import Remains
-from dps.server.session import Endpoint, Local
+from dps.server.group.post_mortem import Remains
+from dps.server.group.session import Endpoint, Local
 from dps.server.shard import WindowCard
 
 #: Workers of a host that are asked whether they can read what another one has left.

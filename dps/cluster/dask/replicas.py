@@ -16,7 +16,7 @@ from dps.cluster.dask.work import FitWork
 from dps.data.collections.partitions import Partition
 from dps.errors import ClusterError, WorkerLostError
 from dps.monitor.shard.presence import metered
-from dps.server.session import Session
+from dps.server.group.session import Session
 
 
 class ReplicaTasks:

@@ -37,7 +37,7 @@ from dps.errors import ClusterError, ServerLostError, WorkerLostError
 from dps.monitor.dashboard import show_fits
 from dps.monitor.shard.shard import ReportingTensorShard
 from dps.server.holding import Holding, HoldingCard
-from dps.server.memory import remove_files_of
+from dps.server.memory.files import remove_files_of
 from dps.server.sharding import fastest_shards
 from dps.server.tensors import ServerSpec
 from dps.transport.callers import RemoteAccess, access_to, mirror_key, mirrors_of, shard_key

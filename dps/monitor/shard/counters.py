@@ -33,7 +33,7 @@ from dps._runtime.activity import (
 )
 from dps.monitor.events import ReplicaFields, SecondsFields
 from dps.monitor.shard.stragglers import Moment
-from dps.server.window import Field, Window
+from dps.server.group.window import Field, Window
 
 #: Seconds for which a pace is kept while nothing has been counted: a step may take that long.
 _HELD = 5.0

@@ -17,8 +17,8 @@ from tornado.ioloop import PeriodicCallback
 from dps.monitor.events import TOPIC, Kind, event
 from dps.monitor.shard.counters import Reader
 from dps.monitor.shard.stragglers import Stragglers
+from dps.server.group.window import Window
 from dps.server.shard import MonitorInfo
-from dps.server.window import Window
 
 #: Seconds between looks at the counters.
 _TICK = 0.25

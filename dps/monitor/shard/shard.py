@@ -15,7 +15,7 @@ from dps.monitor.shard.reporter import Reporter
 from dps.monitor.shard.server_reporter import ServerReporter
 from dps.server.holding import HoldingCard
 from dps.server.shard import GroupSpec
-from dps.server.store import Store
+from dps.server.store.store import Store
 from dps.server.tensors import ServerSpec
 from dps.transport.serving import ServedGroup, ServedShard
 from dps.transport.tensor_shard import TensorShard

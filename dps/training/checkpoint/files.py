@@ -28,9 +28,9 @@ from dps.files.directories import (
 )
 from dps.files.records import Kind, RecordReader, RecordWriter
 from dps.models.layout import TableSpec
+from dps.server.group.session import joined
 from dps.server.placement import Placement
-from dps.server.session import joined
-from dps.server.snapshots import Kept
+from dps.server.store.snapshots import Kept
 from dps.training.checkpoint.paths import CHECKPOINT, Place, places
 from dps.training.epochs.records import EpochRecord
 from dps.training.position import Interim, Within

@@ -30,7 +30,7 @@ import psutil
 
 from dps.cluster.base import grace
 from dps.files.directories import file_system, write_file
-from dps.server.host import host_id
+from dps.server.memory.host import host_id
 
 _log = logging.getLogger("dps")
 

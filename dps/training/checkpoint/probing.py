@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from functools import partial
 
 from dps.files.directories import file_system, write_file
-from dps.server.session import Check, Stores
-from dps.server.snapshots import Kept
+from dps.server.group.session import Check, Stores
+from dps.server.store.snapshots import Kept
 
 #: Seconds between questions to those who write.
 _TICK = 0.005

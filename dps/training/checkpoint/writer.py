@@ -24,10 +24,10 @@ from typing import Any, NamedTuple
 from dps.cluster.base import grace
 from dps.errors import DPSError
 from dps.files.directories import Part, file_system
+from dps.server.group.session import Check, Stores
 from dps.server.placement import Placement
-from dps.server.session import Check, Stores
-from dps.server.snapshots import Kept
-from dps.server.writing import Asked
+from dps.server.store.export import Asked
+from dps.server.store.snapshots import Kept
 from dps.training.checkpoint import files
 from dps.training.checkpoint.files import Stored
 from dps.training.checkpoint.paths import BEST, LAST, WITHIN, Place, clear, number_of_next, remove

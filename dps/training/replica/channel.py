@@ -21,7 +21,7 @@ from dps.modes import Mode
 from dps.modes.base import StepSpec
 from dps.optimizers.schedules import Schedule
 from dps.optimizers.update import Update
-from dps.server import operations
+from dps.server.group import operations
 from dps.server.placement import Placement
 from dps.transport import HostLink, Link
 

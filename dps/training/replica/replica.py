@@ -29,7 +29,7 @@ from dps.data.feed.targets import TargetEncoding
 from dps.errors import DPSError, ReplicaError, StoppedError
 from dps.models import Model
 from dps.modes import Mode
-from dps.server.session import Session
+from dps.server.group.session import Session
 from dps.training.epochs.records import EpochRecord, EpochReport
 from dps.training.epochs.stopping import StoppingRule
 from dps.training.lbfgs.full_batch import FullBatch, train_full_batch

@@ -17,12 +17,12 @@ from dps.data.collections.partitions import Piece
 from dps.data.feed.held_out import HeldOut
 from dps.data.survey.rows import DataSummary
 from dps.optimizers.update import Rates, Update
+from dps.server.group.window import INTERIM_WIDTH, WindowSpec
 from dps.server.placement import Placement, place
 from dps.server.shard import GroupSpec, Initial, MonitorInfo, ShardSpec
-from dps.server.snapshots import Kept
-from dps.server.store import Arena, StoreSpec
-from dps.server.tables import arena_of, rows_by_shard
-from dps.server.window import INTERIM_WIDTH, WindowSpec
+from dps.server.store.snapshots import Kept
+from dps.server.store.store import Arena, StoreSpec
+from dps.server.store.tables import arena_of, rows_by_shard
 from dps.training.defaults import touches_little
 from dps.training.epochs.records import EpochReport
 from dps.training.job import Job

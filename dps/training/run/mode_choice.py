@@ -18,7 +18,7 @@ from dps._runtime.activity import COMPUTE, EPOCH_ROWS, PULL, PUSH, ROWS, STEPS, 
 from dps.cluster.base import Cluster
 from dps.modes import Mode
 from dps.modes.choosing import Choice, Figures, choose
-from dps.server.session import Check, Session
+from dps.server.group.session import Check, Session
 from dps.training.job import Job
 from dps.training.run.launch import Launch
 

@@ -23,12 +23,12 @@ from dps.errors import (
     WindowError,
     WorkerLostError,
 )
-from dps.server.host import host_id
-from dps.server.remains import Remains
-from dps.server.session import Check, Local, Session, Stores
+from dps.server.group.post_mortem import Remains
+from dps.server.group.session import Check, Local, Session, Stores
+from dps.server.group.window import PROGRESS
+from dps.server.memory.host import host_id
 from dps.server.shard import ShardStatus
-from dps.server.snapshots import Kept
-from dps.server.window import PROGRESS
+from dps.server.store.snapshots import Kept
 from dps.training.checkpoint.writer import Checkpoints, Reached
 from dps.training.epochs.records import EpochRecord
 from dps.training.job import FitResult, Job, Trained

@@ -16,7 +16,7 @@ from dps.data.exchange import count_rows
 from dps.data.survey.rows import DataSummary
 from dps.errors import ClusterError, ServerLostError, WindowError, WorkerLostError
 from dps.monitor.advice import no_shared_memory
-from dps.server.session import Session
+from dps.server.group.session import Session
 from dps.training.checkpoint.writer import Checkpoints
 from dps.training.job import FitResult, Job
 from dps.training.plan.holding_out import hold_out

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from dps.server.memory import LockedFile, folder
-from dps.server.window import Field, Window
+from dps.server.group.window import Field, Window
+from dps.server.memory.files import LockedFile, folder
 
 LEFT = -1
 LOST = -2

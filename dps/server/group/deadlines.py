@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dps._runtime.activity import Activity
 from dps._runtime.words import LATE, READY
 from dps.errors import ServerLostError, StalledError, StoppedError, WorkerLostError
-from dps.server.lease import loss_of
-from dps.server.window import Field, Wait, Window, Word
+from dps.server.group.window import Field, Wait, Window, Word
+from dps.server.memory.lease import loss_of
 
 _TICK = 0.1  # seconds between looks at leases and deadlines
 _SELDOM = 1.0  # and at what costs more

@@ -28,9 +28,8 @@ from numpy.typing import NDArray
 
 from dps._runtime.mapped import MappedChannel
 from dps.errors import FencedError, NonFiniteError, StoppedError
-from dps.server.lease import LEFT
-from dps.server.watch import Watch
-from dps.server.window import (
+from dps.server.group.deadlines import Watch
+from dps.server.group.window import (
     FINISHED,
     INTERIM_WIDTH,
     REDUCTION_WIDTH,
@@ -39,6 +38,7 @@ from dps.server.window import (
     Window,
     Word,
 )
+from dps.server.memory.lease import LEFT
 
 _REPORTED = (Word.REPORTED_EVEN, Word.REPORTED_ODD)
 

@@ -58,9 +58,9 @@ from dps._runtime import words
 from dps._runtime.activity import WIDTH
 from dps._runtime.words import Header
 from dps.errors import StoppedError, WindowError
-from dps.server.memory import SharedFile
-from dps.server.regions import Regions, Shapes, laid_out
-from dps.server.store import Store, StoreSpec
+from dps.server.memory.arrays import Regions, Shapes, laid_out
+from dps.server.memory.files import SharedFile
+from dps.server.store.store import Store, StoreSpec
 
 FINISHED = 1
 ABORTED = 2

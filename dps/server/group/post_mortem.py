@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from dps.server.group.window import Window
 from dps.server.shard import ShardGroup, ShardStatus, WindowCard
-from dps.server.snapshots import Kept
-from dps.server.store import Store
-from dps.server.window import Window
+from dps.server.store.snapshots import Kept
+from dps.server.store.store import Store
 
 
 class Remains:

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dps.models.layout import TableSpec
+from dps.server.group.window import PROGRESS
 from dps.server.placement import Placement
 from dps.server.shard import GroupSpec, ShardStatus, WindowCard
-from dps.server.snapshots import Kept
-from dps.server.window import PROGRESS
-from dps.server.writing import Asked, Written
+from dps.server.store.export import Asked, Written
+from dps.server.store.snapshots import Kept
 
 #: Called while an answer is awaited; raises to give up.
 Check = Callable[[], None]

@@ -28,9 +28,9 @@ from dps._runtime.words import Header
 from dps.errors import TableFullError
 from dps.models.layout import TableSpec
 from dps.optimizers.update import Update
-from dps.server.memory import SharedFile
-from dps.server.regions import Regions, Shapes, laid_out
-from dps.server.snapshots import Snapshots, Spill
+from dps.server.memory.arrays import Regions, Shapes, laid_out
+from dps.server.memory.files import SharedFile
+from dps.server.store.snapshots import Snapshots, Spill
 
 _log = logging.getLogger("dps")
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from dps.server.snapshots import Kept, Snapshots
+from dps.server.store.snapshots import Kept, Snapshots
 
 #: Takes the pieces of a snapshot in their order; what it returns travels to who has asked.
 Write = Callable[[Iterable[Kept]], Any]

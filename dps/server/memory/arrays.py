@@ -18,7 +18,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dps.server.memory import SharedFile
+from dps.server.memory.files import SharedFile
 
 #: Shape and dtype of each array, in order.
 Shapes = Mapping[str, tuple[tuple[int, ...], str]]

@@ -10,10 +10,10 @@ import numpy as np
 from dps._kernels.table import owners
 from dps.models.layout import TableSpec
 from dps.optimizers import Optimizer
+from dps.server.group.window import slice_width
 from dps.server.placement import Placement
-from dps.server.snapshots import Kept
-from dps.server.store import Arena
-from dps.server.window import slice_width
+from dps.server.store.snapshots import Kept
+from dps.server.store.store import Arena
 
 
 def arena_of(

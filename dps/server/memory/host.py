@@ -8,7 +8,7 @@ import uuid
 from functools import cache
 from pathlib import Path
 
-from dps.server.memory import folder
+from dps.server.memory.files import folder
 
 
 @cache

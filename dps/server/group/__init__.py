@@ -1,0 +1,1 @@
+"""The window of a group: operations, deadlines, sessions."""

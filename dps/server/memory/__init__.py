@@ -1,0 +1,1 @@
+"""Shared memory: files, arrays, leases."""

@@ -1,0 +1,1 @@
+"""What a shard holds: parameters, snapshots, table rows."""
