@@ -10,7 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from dps import LinearClassifier, LinearRegressor
 from dps.cluster import threads
-from dps.estimators.auto import occurring as columns
+from dps.data import columns
 from dps.optimizers import Constant, Optimizer
 
 ROWS, WIDTH, USED = 300, 5000, 700

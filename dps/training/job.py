@@ -34,7 +34,8 @@ class Trained(NamedTuple):
     """What a fit reports."""
 
     params: NDArray[np.floating]  # (n,) array
-    # (2, keys) int64 array, of the rows of a table, see `dps.server.store.store.Kept`; empty without one
+    # (2, keys) int64 array, of the rows of a table, see `dps.server.store.snapshots.Kept`; empty
+    # without one
     ids: NDArray[np.int64]
 
     @classmethod

@@ -42,7 +42,7 @@ class Link(Protocol):
         ...
 
     def call(self, operation: Callable[..., Any], *args: Any) -> Any:
-        """Call an operation (``server/group/operations.py``) with the rank's access to the window."""
+        """Call an operation (``server/group/operations.py``) with the rank's access to a window."""
 
     def account(self) -> None:
         """Have what the rank counts stand in the window."""

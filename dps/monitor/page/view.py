@@ -1,7 +1,7 @@
 """What a panel of the page is, and what it is shown: some fits, one of them in full.
 
-Panels know fits by :mod:`dps.monitor.scheduler.store` and nothing of Dask; which fits are shown is decided
-here, and nowhere else.
+Panels know fits by :mod:`dps.monitor.scheduler.store` and nothing of Dask; which fits are shown is
+decided here, and nowhere else.
 """
 
 from __future__ import annotations
