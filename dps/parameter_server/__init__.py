@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dps.parameter_server.handles import Handle
+from dps.parameter_server.client.handles import Handle
 from dps.parameter_server.server import ParameterServer
 from dps.parameter_server.table import EmbeddingTable
 

@@ -1,6 +1,6 @@
 """The parameter server, as users have it: named tensors and tables, from wherever they are.
 
-How it is made, found, watched, saved and ended. Reads and writes are in ``named.py``. It must not
+How it is made, found, watched, saved and ended. Reads and writes are in ``tensors.py``. It must not
 know how a part is reached, or how rows are written there.
 """
 
@@ -17,7 +17,6 @@ from dps.cluster.options import Options
 from dps.errors import ServerLostError
 from dps.optimizers import Optimizer
 from dps.optimizers.names import get_optimizer
-from dps.parameter_server import places
 from dps.parameter_server.arguments import (
     Initial,
     check_mirror,
@@ -28,16 +27,17 @@ from dps.parameter_server.arguments import (
     specs_of,
     without_rate,
 )
-from dps.parameter_server.named import NamedTensors
+from dps.parameter_server.client import local as places
 from dps.parameter_server.reports import report
 from dps.parameter_server.saved import read_server, write_server
+from dps.parameter_server.tensors import NamedTensors
 from dps.parameter_server.whole import whole_of
 from dps.server.mirroring import Taken
 from dps.server.tensors import Rule, ServerSpec
 
 if TYPE_CHECKING:
     from dps._typing import Auto, ClientLike, PathLike, Placing, StepsLike
-    from dps.parameter_server.places import Place
+    from dps.parameter_server.client.local import Place
 
 
 class ParameterServer(NamedTensors):

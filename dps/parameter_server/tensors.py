@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dps._runtime.message import Op
-from dps.parameter_server.choosing import ids_of
-from dps.parameter_server.handles import Handle
-from dps.parameter_server.requests import Requests
+from dps.parameter_server.client.handles import Handle
+from dps.parameter_server.client.requests import Requests
+from dps.parameter_server.client.rows import ids_of
 
 if TYPE_CHECKING:
-    from dps.parameter_server.places import Place
+    from dps.parameter_server.client.local import Place
 
 #: Seconds between two looks of a caller that waits for writes, at first and at last.
 _FIRST_LOOK, _LOOK = 0.0005, 0.02

@@ -1,0 +1,1 @@
+"""How a client reaches the shards of a server."""
