@@ -113,7 +113,7 @@ def test_dask_is_imported_where_it_may_be() -> None:
         return {name for name in names if name.split(".")[0] in ("dask", "distributed")}
 
     importing = offenders(of_dask)
-    assert "cluster/dask/cluster.py" in importing
+    assert "cluster/dask/fit.py" in importing
     assert [name for name in importing if not name.startswith(MAY_IMPORT_DASK)] == []
 
 

@@ -14,7 +14,7 @@ import pytest
 from distributed import Client, Future
 
 import dps
-from dps.cluster.dask.cluster import DaskCluster
+from dps.cluster.dask.fit import DaskCluster
 from dps.cluster.threads import ThreadCluster
 from dps.estimators.fit.progress import Progress
 from dps.losses import LogLoss

@@ -21,7 +21,7 @@ import dps
 from dps._runtime.activity import Activity
 from dps._runtime.step import Step
 from dps._runtime.synchronous import SynchronousChannel, SynchronousStep
-from dps.cluster.dask import cluster, work
+from dps.cluster.dask import fit as cluster, work
 from dps.errors import FencedError, ServerLostError
 from dps.monitor.shard.shard import ReportingShard
 from dps.optimizers import SGD

@@ -33,7 +33,7 @@ from local import local_client
 from losing import assert_exact, classifier, kill, rows, slow_loss
 
 import dps
-from dps.cluster.dask.cluster import DaskCluster
+from dps.cluster.dask.fit import DaskCluster
 from dps.errors import ClusterError, StalledError, WindowError
 from dps.training.replica.steps import Steps
 from dps.training.run.supervise import Watcher

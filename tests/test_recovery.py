@@ -30,10 +30,10 @@ from local import local_client
 from losing import ROWS, assert_exact, classifier, kill, killing_after, rows, slow_loss
 
 import dps
-from dps.cluster.dask.cluster import DaskCluster
+from dps.cluster.dask.fit import DaskCluster
 from dps.cluster.dask.loading import send
-from dps.cluster.dask.losses import set_free
-from dps.cluster.dask.placed import PlacedData
+from dps.cluster.dask.partitions import PlacedData
+from dps.cluster.dask.scheduler.standing import set_free
 from dps.cluster.dask.work import FitWork
 from dps.data.survey.rows import inspect_kept
 from dps.errors import ClusterError, VersionError, WorkerLostError
@@ -326,7 +326,7 @@ def test_the_clients_copy_counts_where_nothing_else_is_left(
 
     monkeypatch.setattr("dps.training.run.supervise._MIRROR_EVERY", 0.0)
     monkeypatch.setattr("dps.training.run.supervise._MIRROR_SHARE", 0)
-    monkeypatch.setattr("dps.cluster.dask.cluster.DaskCluster.salvage", gone)
+    monkeypatch.setattr("dps.cluster.dask.fit.DaskCluster.salvage", gone)
     losses = killing_after(monkeypatch, 4, lambda: kill(client, min(client.nthreads())))
     model = classifier(client, max_iter=60).fit(*rows())
     assert_exact(model)
@@ -453,7 +453,7 @@ def test_rows_are_sent_to_another_worker_where_one_dies_before_they_come(
             until(lambda: worker not in client.nthreads(), "Dask knows")
         return send(made, part, worker, *args)
 
-    monkeypatch.setattr("dps.cluster.dask.placed.send", kills)
+    monkeypatch.setattr("dps.cluster.dask.partitions.send", kills)
     model = classifier(client, max_iter=2).fit(*rows())
     assert_exact(model)
     assert killed[0] in model.fit_report_.losses[0].what

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from distributed import Client, default_client, get_worker
 
-from dps.cluster.dask.cluster import DaskCluster
+from dps.cluster.dask.fit import DaskCluster
 from dps.data.collections.results import is_inherited
 
 __all__ = ["DaskCluster", "active_client", "inside_task"]

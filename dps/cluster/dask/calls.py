@@ -20,7 +20,7 @@ from distributed import Client, Future
 from distributed.client import _wait
 
 from dps.cluster.base import grace, until_known
-from dps.cluster.dask.progress import StallClock, TaskProgress, look_for_progress
+from dps.cluster.dask.scheduler.progress import StallClock, TaskProgress, look_for_progress
 from dps.data.collections.results import LOST, is_inherited
 from dps.errors import ClusterError, VersionError, WorkerLostError
 from dps.server.memory.host import shared_memory_id

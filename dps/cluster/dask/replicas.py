@@ -11,7 +11,7 @@ from distributed import Future, get_worker, secede
 from distributed.core import Status
 
 from dps.cluster.dask.calls import ask, fetch
-from dps.cluster.dask.progress import StallClock, TaskProgress, look_for_progress
+from dps.cluster.dask.scheduler.progress import StallClock, TaskProgress, look_for_progress
 from dps.cluster.dask.work import FitWork
 from dps.data.collections.partitions import Partition
 from dps.errors import ClusterError, WorkerLostError

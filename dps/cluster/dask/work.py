@@ -11,8 +11,8 @@ from typing import Any
 from distributed import Client, Future
 
 from dps.cluster.dask.calls import await_futures, fetch, ids, living, present, staying
-from dps.cluster.dask.losses import set_free
-from dps.cluster.dask.silence import silent_among
+from dps.cluster.dask.scheduler.silence import silent_among
+from dps.cluster.dask.scheduler.standing import set_free
 from dps.cluster.dask.spans import FitSpan
 from dps.data.collections.partitions import Counted
 from dps.data.collections.sealed import sealed

@@ -26,7 +26,7 @@ from dps.cluster.dask.loading import (
     send,
     slices_of,
 )
-from dps.cluster.dask.losses import homes_after, restored, set_free
+from dps.cluster.dask.scheduler.standing import homes_after, restored, set_free
 from dps.cluster.dask.tasks import call_on_each, call_unopened, cut_out
 from dps.cluster.dask.work import FitWork
 from dps.data.collections.partitions import Partition, Piece, is_dask

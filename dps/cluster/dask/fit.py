@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from dps.cluster.base import ReplicaTask, ShardPlan, grace
 from dps.cluster.dask.calls import CANCELLED, ask, check_client, ids, is_retired, shared_memory
-from dps.cluster.dask.placed import PlacedData
+from dps.cluster.dask.partitions import PlacedData
 from dps.cluster.dask.remains import remains_of
 from dps.cluster.dask.replicas import ReplicaTasks, run_replica_task
 from dps.cluster.dask.sending import EventSender
