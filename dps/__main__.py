@@ -16,7 +16,7 @@ import click
 
 import dps
 from dps._kernels.build import DEBUG, INSTRUCTIONS, STABLE_ABI
-from dps._runtime.words import PORTABLE
+from dps._runtime.shared.words import PORTABLE
 from dps.server.memory.files import folder
 
 #: Extras of those who work on dps.

@@ -19,9 +19,9 @@ from ranks import MODES, Group
 
 import dps
 import dps.estimators.fit.fit
-from dps._runtime import activity as words
-from dps._runtime.activity import COMPUTE, LOAD, PULL, PUSH, STALENESS, WAIT, WIDTH, Activity
 from dps._runtime.loop import StepLoop
+from dps._runtime.shared import activity as words
+from dps._runtime.shared.activity import COMPUTE, LOAD, PULL, PUSH, STALENESS, WAIT, WIDTH, Activity
 from dps.data.feed.blocks import Block, features_of
 from dps.losses import LogLoss
 from dps.models.linear import LinearModel

@@ -18,7 +18,7 @@ from inside import carry_of
 
 import dps
 from dps import AllReduce, Async, Hybrid, Sync
-from dps._runtime import activity as words
+from dps._runtime.shared import activity as words
 from dps.errors import WorkerLostError
 from dps.losses import LogLoss
 from dps.modes import Mode, get_mode

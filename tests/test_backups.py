@@ -15,7 +15,7 @@ from ranks import Group, at_once
 
 import dps
 from dps import Sync
-from dps._runtime.synchronous import SynchronousChannel, SynchronousStep
+from dps._runtime.modes.synchronous import SynchronousChannel, SynchronousStep
 from dps.optimizers import Constant
 from dps.optimizers.update import Rates
 from dps.training.replica.channel import Channel

@@ -23,7 +23,7 @@ from inside import carry_of
 from own_models import Centred, Softmax
 
 import dps
-from dps._runtime.words import S_SNAPSHOT_0, S_SNAPSHOT_1
+from dps._runtime.shared.words import S_SNAPSHOT_0, S_SNAPSHOT_1
 from dps.files import directories
 from dps.losses import LogLoss
 from dps.server.store import snapshots

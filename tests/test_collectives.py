@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from ranks import Group, at_once
 
-from dps._runtime.activity import BYTES, PUSHES
+from dps._runtime.shared.activity import BYTES, PUSHES
 from dps.errors import NonFiniteError, StalledError, StoppedError
 from dps.server.group.window import ABORTED, Field
 from dps.training.replica.channel import Channel

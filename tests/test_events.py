@@ -22,7 +22,7 @@ from distributed.security import Security
 from ranks import MODES
 
 import dps
-from dps._runtime.synchronous import SynchronousChannel
+from dps._runtime.modes.synchronous import SynchronousChannel
 from dps.losses import LogLoss
 from dps.monitor import events
 from dps.monitor.events import KINDS

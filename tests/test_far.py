@@ -18,9 +18,9 @@ from distributed import Client, LocalCluster, get_worker
 from distributed.security import Security
 
 import dps
-from dps._runtime.activity import Activity
+from dps._runtime.modes.synchronous import SynchronousChannel, SynchronousStep
+from dps._runtime.shared.activity import Activity
 from dps._runtime.step import Step
-from dps._runtime.synchronous import SynchronousChannel, SynchronousStep
 from dps.cluster.dask import fit as cluster, work
 from dps.errors import FencedError, ServerLostError
 from dps.monitor.shard.shard import ReportingShard

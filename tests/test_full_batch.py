@@ -11,8 +11,8 @@ import pytest
 from numpy.typing import NDArray
 from ranks import Group, at_once
 
-from dps._runtime.activity import BYTES, LOSS, PUSHES, ROWS, STEPS
 from dps._runtime.python import PythonGradient
+from dps._runtime.shared.activity import BYTES, LOSS, PUSHES, ROWS, STEPS
 from dps.data.feed.blocks import Block, features_of
 from dps.errors import NonFiniteError
 from dps.losses import LogLoss, SquaredError

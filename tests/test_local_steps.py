@@ -15,8 +15,8 @@ from ranks import Group, at_once
 
 import dps
 from dps import AllReduce, ModelClassifier
-from dps._runtime.activity import BYTES
-from dps._runtime.allreduce import AllReduceStep
+from dps._runtime.modes.allreduce import AllReduceStep
+from dps._runtime.shared.activity import BYTES
 from dps.errors import StoppedError
 from dps.models import Tensor
 from dps.optimizers import SGD, Averaged, Momentum

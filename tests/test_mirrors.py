@@ -21,9 +21,9 @@ from distributed import Client
 from local import local_client
 
 import dps
-from dps._runtime.message import Ending, Op
-from dps._runtime.service import Service
-from dps._runtime.wire import SocketWire
+from dps._runtime.wire.message import Ending, Op
+from dps._runtime.wire.service import Service
+from dps._runtime.wire.wire import SocketWire
 from dps.errors import ServerLostError
 from dps.optimizers import SGD
 from dps.server.frozen import Frozen

@@ -31,10 +31,10 @@ from local import local_client
 from ranks import Group
 
 import dps
-from dps._runtime.message import Ending, Op
-from dps._runtime.service import Service
-from dps._runtime.tensors import TensorPart
-from dps._runtime.wire import SocketWire
+from dps._runtime.tensors.part import TensorPart
+from dps._runtime.wire.message import Ending, Op
+from dps._runtime.wire.service import Service
+from dps._runtime.wire.wire import SocketWire
 from dps.errors import (
     ClusterError,
     FencedError,

@@ -17,7 +17,7 @@ from ranks import Group, LoopbackLink, at_once
 
 import dps
 from dps import AllReduce
-from dps._runtime.activity import BYTES
+from dps._runtime.shared.activity import BYTES
 from dps.errors import NonFiniteError, StalledError, StoppedError
 from dps.optimizers import Adagrad
 from dps.training.replica.channel import Channel

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from conditions import until
 
-from dps._runtime.words import LATE, LINE_BYTES, PORTABLE, READY, STOPPED, Header
+from dps._runtime.shared.words import LATE, LINE_BYTES, PORTABLE, READY, STOPPED, Header
 
 N_RANKS, N_WORDS, N_FIELDS, STOP = 20, 4, 3, 0
 #: Seconds that no wait takes unless its end is lost.

@@ -13,8 +13,8 @@ from dps._kernels.checks cimport DPS_DEBUG, indices_below
 from dps._kernels.keys cimport next_batch
 from dps._kernels.rows cimport BlockRows, Gradient, KeyedRows, Rows
 from dps._kernels.typed_ops cimport TypedOps, typed_ops
-from dps._runtime.activity cimport COMPUTE, PUSH
-from dps._runtime.message cimport RAN
+from dps._runtime.shared.activity cimport COMPUTE, PUSH
+from dps._runtime.wire.message cimport RAN
 from dps._runtime.step cimport Step
 
 from dps._runtime.step import ENDINGS as STEP_ENDINGS

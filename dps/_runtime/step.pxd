@@ -4,10 +4,10 @@ from dps._kernels.buffer cimport Buffer
 from dps._kernels.lazy cimport Held, LazyUpdate
 from dps._kernels.rows cimport KeyedRows
 from dps._kernels.typed_ops cimport TypedOps
-from dps._runtime.activity cimport Activity
-from dps._runtime.channels cimport ShardChannel, Picks
-from dps._runtime.reducer cimport HostReducer
-from dps._runtime.message cimport Request
+from dps._runtime.shared.activity cimport Activity
+from dps._runtime.channel.base cimport ShardChannel, Picks
+from dps._runtime.channel.host_sum cimport HostReducer
+from dps._runtime.wire.message cimport Request
 
 
 # Which shard has a key of the whole vector.

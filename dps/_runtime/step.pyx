@@ -18,11 +18,11 @@ from dps._kernels.checks cimport vector_of
 from dps._kernels.rows cimport KeyedRows
 from dps._kernels.table cimport dps_owner
 from dps._kernels.typed_ops cimport typed_ops
-from dps._runtime.activity cimport COMPUTE, PUSH as PUSHING, Activity
-from dps._runtime.channels cimport ShardChannel
-from dps._runtime.reducer cimport HostReducer
-from dps._runtime.streams cimport StreamChannel
-from dps._runtime.message cimport (
+from dps._runtime.shared.activity cimport COMPUTE, PUSH as PUSHING, Activity
+from dps._runtime.channel.base cimport ShardChannel
+from dps._runtime.channel.host_sum cimport HostReducer
+from dps._runtime.channel.stream cimport StreamChannel
+from dps._runtime.wire.message cimport (
     BAD_GRADIENT, BAD_UPDATE, BROADCAST, MEAN, NOTES, PULL, PULL_KEYS, PUSH, PUSH_KEYS, RAN,
     Request, STOPPED
 )

@@ -2,8 +2,8 @@
 
 The shards lend windows with gradient slots and no parameters. The direct mean is the one that
 sync applies, computed by the same lines, and so is the update: all ranks hold the same
-bits, and they are those of sync. A ring has another order of sums, see ``_runtime/ring.pyx``.
-With ``period`` replicas take steps of their own in between, see ``_runtime/local.pyx``.
+bits, and they are those of sync. A ring has another order of sums, see ``_runtime/modes/ring.pyx``.
+With ``period`` replicas take steps of their own in between, see ``_runtime/modes/local.pyx``.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from dps._parameters import check_integer, check_real
-from dps._runtime.allreduce import AllReduceChannel, AllReduceStep
-from dps._runtime.local import LocalStep
-from dps._runtime.ring import RingStep
+from dps._runtime.modes.allreduce import AllReduceChannel, AllReduceStep
+from dps._runtime.modes.local import LocalStep
+from dps._runtime.modes.ring import RingStep
 from dps.modes.base import PausingMode, StepSpec
 from dps.optimizers import SGD, Momentum, Optimizer
 

@@ -3,7 +3,7 @@
 Nobody waits for anybody while steps are taken, unless `max_delay` says so. Reads are not
 coordinated with writes, and two replicas that push at once may each lose element updates of the
 other; what one replica alone does is bit for bit sequential training. The protocols are in
-``_runtime/asynchronous.pyx``, ``bounded.pyx``, ``aggregate.pyx`` and ``compensation.pyx``.
+``_runtime/modes/asynchronous.pyx``, ``bounded.pyx``, ``aggregate.pyx`` and ``compensation.pyx``.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from dps._parameters import check_integer, check_real
-from dps._runtime.aggregate import GatheringChannel, GatheringStep
-from dps._runtime.asynchronous import AsynchronousChannel, AsynchronousStep
-from dps._runtime.bounded import BoundedChannel, BoundedStep
-from dps._runtime.compensation import AgedChannel, DelayedChannel
+from dps._runtime.modes.aggregate import GatheringChannel, GatheringStep
+from dps._runtime.modes.asynchronous import AsynchronousChannel, AsynchronousStep
+from dps._runtime.modes.bounded import BoundedChannel, BoundedStep
+from dps._runtime.modes.compensation import AgedChannel, DelayedChannel
 from dps.modes.base import Mode, StepSpec
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ from dps._parameters import Configuration, check_real
 from dps.server.placement import PLACEMENTS
 
 if TYPE_CHECKING:
-    from dps._runtime.activity import Activity
-    from dps._runtime.channels import ShardChannel
-    from dps._runtime.reducer import HostReducer
+    from dps._runtime.channel.base import ShardChannel
+    from dps._runtime.channel.host_sum import HostReducer
+    from dps._runtime.shared.activity import Activity
     from dps._runtime.step import Step
     from dps.optimizers.update import Update
     from dps.server.shard import ChannelKind

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from dps._runtime.hybrid import HybridChannel
-from dps._runtime.synchronous import SynchronousStep
+from dps._runtime.modes.hybrid import HybridChannel
+from dps._runtime.modes.synchronous import SynchronousStep
 from dps.modes.base import Mode, StepSpec
 
 if TYPE_CHECKING:

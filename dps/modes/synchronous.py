@@ -2,7 +2,7 @@
 
 One step applies ``sum_r g_r / sum_r n_r``, summed in rank order, so the result is bit
 for bit that of one process which sums the same sub-batches in the same order. With backups an
-update waits for the first ranks only, see ``_runtime/backups.pyx``.
+update waits for the first ranks only, see ``_runtime/modes/backups.pyx``.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from dps._parameters import check_integer
-from dps._runtime.backups import BackupsChannel, BackupsStep
-from dps._runtime.synchronous import SynchronousChannel, SynchronousStep
+from dps._runtime.modes.backups import BackupsChannel, BackupsStep
+from dps._runtime.modes.synchronous import SynchronousChannel, SynchronousStep
 from dps.modes.base import PausingMode, StepSpec
 
 if TYPE_CHECKING:

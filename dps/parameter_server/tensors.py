@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dps._runtime.message import Op
+from dps._runtime.wire.message import Op
 from dps.parameter_server.client.handles import Handle
 from dps.parameter_server.client.requests import Requests
 from dps.parameter_server.client.rows import ids_of

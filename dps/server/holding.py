@@ -1,6 +1,6 @@
 """What one shard of a server of named tensors holds, and what callers may have called there.
 
-Reads and writes of elements are native (``_runtime/tensors.pyx``). Here is the rest: a user's
+Reads and writes of elements are native (``_runtime/tensors/part.pyx``). Here is the rest: a user's
 function on a part, what goes into files and comes from them, counts, and a mirror's side of being
 one. It must not know how callers reach it.
 """
@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dps._runtime.message import Ending
-from dps._runtime.tensors import TensorPart
+from dps._runtime.tensors.part import TensorPart
+from dps._runtime.wire.message import Ending
 from dps.errors import FencedError, NonFiniteError, ServerLostError, TableFullError
 from dps.server.creating import Creation, Creations
 from dps.server.frozen import Frozen

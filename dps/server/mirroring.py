@@ -1,6 +1,6 @@
 """What a shard passes on to its mirror, and what it does where that cannot be reached.
 
-Writes of elements go on natively, while the part is held (``_runtime/mirror.pyx``). Here is the
+Writes of elements go on natively, while the part is held (``tensors/mirror.pyx``). Here is the
 rest: how a mirror comes to hold what the shard holds, parts that are made later, and calls that
 change something. It must not know how a mirror is reached.
 """
@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dps._runtime.mirror import MirrorLink
-from dps._runtime.tensors import TensorPart
+from dps._runtime.tensors.mirror import MirrorLink
+from dps._runtime.tensors.part import TensorPart
 from dps.errors import DPSError, FencedError, ServerLostError, UnknownOutcomeError
 from dps.server.store.store import Store, StoreWord
 

@@ -19,8 +19,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dps._runtime.activity import STEPS
-from dps._runtime.mapped import MappedChannel
+from dps._runtime.channel.mapped import MappedChannel
+from dps._runtime.shared.activity import STEPS
 from dps.errors import FencedError
 from dps.optimizers.update import Update
 from dps.server.group.window import ABORTED, Field, Window, WindowSpec, Word
@@ -173,7 +173,7 @@ class ShardGroup:
         return None
 
     def counts(self) -> NDArray[np.int64]:
-        """What every rank has counted so far, see ``_runtime/activity.pyx``; (n_ranks, WIDTH)."""
+        """What every rank has counted so far, see ``shared/activity.pyx``; (n_ranks, WIDTH)."""
         return self.window.activity.copy()
 
     def stop(self) -> None:

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dps._runtime.activity import Activity
-from dps._runtime.channels import ShardChannel
+from dps._runtime.channel.base import ShardChannel
+from dps._runtime.shared.activity import Activity
 from dps.server.group.window import Window
 from dps.server.placement import Ranges
 from dps.server.shard import ChannelKind

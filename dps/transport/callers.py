@@ -28,8 +28,8 @@ from distributed import Client
 from distributed.protocol import pickle
 from numpy.typing import NDArray
 
-from dps._runtime.message import Caller, Ending, Op
-from dps._runtime.wire import Wire
+from dps._runtime.wire.message import Caller, Ending, Op
+from dps._runtime.wire.wire import Wire
 from dps.errors import ClusterError, DPSError, ServerLostError, UnknownOutcomeError
 from dps.server.holding import Holding, HoldingCard, Keys, find_holding, map_parts
 from dps.server.memory.host import host_id

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from distributed.protocol import pickle
 
-from dps._runtime.activity import WIDTH, Activity
-from dps._runtime.streams import StreamChannel
-from dps._runtime.wire import Wire
+from dps._runtime.channel.stream import StreamChannel
+from dps._runtime.shared.activity import WIDTH, Activity
+from dps._runtime.wire.wire import Wire
 from dps.errors import DPSError, ServerLostError
 from dps.server.group.operations import claim, leave
 from dps.server.placement import Ranges

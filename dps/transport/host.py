@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from dps._runtime.activity import Activity
-from dps._runtime.reducer import HostReducer
+from dps._runtime.channel.host_sum import HostReducer
+from dps._runtime.shared.activity import Activity
 from dps.errors import WindowError
 from dps.server.group.deadlines import Watch
 from dps.server.group.window import ABORTED, Field, Window

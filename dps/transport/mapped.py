@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dps._runtime.activity import Activity
-from dps._runtime.mapped import MappedChannel
+from dps._runtime.channel.mapped import MappedChannel
+from dps._runtime.shared.activity import Activity
 from dps.server.group.deadlines import Watch
 from dps.server.group.operations import Access, claim
 from dps.server.group.window import ABORTED, Window

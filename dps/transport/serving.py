@@ -1,7 +1,7 @@
 """A shard that others reach who cannot map its memory: a thread for each, at the shard.
 
 It owns the handler that ranks and callers connect to (``wires.py`` has the protocol) and the
-threads. What a thread does is native (``_runtime/service.pyx``): it runs the steps that a rank here
+threads. What a thread does is native (``wire/service.pyx``): it runs the steps that a rank here
 would run, or reads and writes parts of tensors. It knows no modes.
 
 Nobody reads a connection again that has been left in the middle of anything: where its bytes belong
@@ -25,9 +25,9 @@ from distributed import get_worker
 from distributed.core import Status
 from distributed.protocol import pickle
 
-from dps._runtime.activity import Activity
-from dps._runtime.service import Service
-from dps._runtime.wire import ObjectWire, Wire
+from dps._runtime.shared.activity import Activity
+from dps._runtime.wire.service import Service
+from dps._runtime.wire.wire import ObjectWire, Wire
 from dps.errors import DPSError, FencedError
 from dps.server.group.deadlines import Watch
 from dps.server.group.operations import Access, check_fence

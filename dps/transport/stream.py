@@ -26,7 +26,7 @@ from distributed.comm.tcp import TCP
 from distributed.core import Status
 from tornado.iostream import IOStream, SSLIOStream
 
-from dps._runtime.wire import ObjectWire, SocketWire, Wire
+from dps._runtime.wire.wire import ObjectWire, SocketWire, Wire
 
 #: Seconds after which whoever waits on a wire looks around.
 TICK = 1.0

@@ -1,6 +1,6 @@
 """The Actor that holds a shard of named tensors, and a thread for each caller that is not with it.
 
-What a thread does is native (``_runtime/service.pyx``): it reads a request, whole, does it on the
+What a thread does is native (``wire/service.pyx``): it reads a request, whole, does it on the
 shard's part, and answers. A caller that dies inside a request has asked for nothing. One that dies
 before its answer has been served: what it asked for has been done, once. To its mirror, an Actor of
 the same kind, the shard is a caller.
@@ -22,8 +22,8 @@ from typing import Any
 
 from distributed import get_worker
 
-from dps._runtime.service import Service
-from dps._runtime.wire import Wire
+from dps._runtime.wire.service import Service
+from dps._runtime.wire.wire import Wire
 from dps.errors import FencedError
 from dps.server.holding import Holding, HoldingCard
 from dps.server.memory.files import sweep

@@ -17,7 +17,7 @@ from typing import Any
 from distributed.comm import connect
 from distributed.protocol import pickle
 
-from dps._runtime.wire import ObjectWire, Wire
+from dps._runtime.wire.wire import ObjectWire, Wire
 from dps.errors import DPSError, ServerLostError
 from dps.transport.call import CallingWire
 from dps.transport.remote import PendingCall, Remote

@@ -14,8 +14,8 @@ from dps.training.lbfgs.proximal cimport ProximalStep
 from dps._kernels.reduce cimport copy_checked, divide_by, is_finite, sum_slots
 from dps._kernels.rows cimport BlockRows, Gradient, KeyedRows
 from dps._kernels.table cimport dps_home
-from dps._runtime.activity cimport Activity
-from dps._runtime.wire cimport Wire
+from dps._runtime.shared.activity cimport Activity
+from dps._runtime.wire.wire cimport Wire
 
 
 cdef char* _address(array) except? NULL:

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from dps._runtime.activity import Activity
-from dps._runtime.wire import SocketWire
+from dps._runtime.shared.activity import Activity
+from dps._runtime.wire.wire import SocketWire
 from dps.errors import ServerLostError
 from dps.models import TableSpec
 from dps.modes import MODES as ALL_MODES, Mode, Sync

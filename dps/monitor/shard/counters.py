@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dps._runtime.activity import (
+from dps._runtime.shared.activity import (
     APPLY,
     BYTES,
     COMPUTE,

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from distributed.metrics import context_meter
 
-from dps._runtime.activity import Activity
+from dps._runtime.shared.activity import Activity
 from dps.monitor.shard.counters import seconds
 
 

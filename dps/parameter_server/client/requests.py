@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dps._runtime.message import Ending, Op
+from dps._runtime.wire.message import Ending, Op
 from dps.errors import (
     DPSError,
     NonFiniteError,

@@ -8,8 +8,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from dps._runtime.activity import Activity
-from dps._runtime.words import LATE, READY
+from dps._runtime.shared.activity import Activity
+from dps._runtime.shared.words import LATE, READY
 from dps.errors import ServerLostError, StalledError, StoppedError, WorkerLostError
 from dps.server.group.window import Field, Wait, Window, Word
 from dps.server.memory.lease import loss_of

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dps._runtime.mapped import MappedChannel
+from dps._runtime.channel.mapped import MappedChannel
 from dps.errors import FencedError, NonFiniteError, StoppedError
 from dps.server.group.deadlines import Watch
 from dps.server.group.window import (

@@ -193,7 +193,7 @@ class Session:
         return [sum(each) for each in zip(*found, strict=True)]
 
     def counts(self, check: Check | None = None) -> NDArray[np.int64]:
-        """What every rank has counted so far (``_runtime/activity.pyx``); (n_ranks, WIDTH).
+        """What every rank has counted so far (``_runtime/shared/activity.pyx``); (n_ranks, WIDTH).
 
         Who is far tells it a few times a second.
         """

@@ -54,9 +54,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dps._runtime import words
-from dps._runtime.activity import WIDTH
-from dps._runtime.words import Header
+from dps._runtime.shared import words
+from dps._runtime.shared.activity import WIDTH
+from dps._runtime.shared.words import Header
 from dps.errors import StoppedError, WindowError
 from dps.server.memory.arrays import Regions, Shapes, laid_out
 from dps.server.memory.files import SharedFile
@@ -225,7 +225,7 @@ class Window(Regions):
     store: what the shard holds.
     words: the words named in this module's docstring.
     begun_at: (1,) int64 array, updates that the store had when the group began.
-    activity: (n_ranks, WIDTH) int64 array, what each rank has done, see ``_runtime/activity.pyx``.
+    activity: (n_ranks, WIDTH) int64 array, what each rank has done, see ``shared/activity.pyx``.
     slots: (n_slots, >= n) array, a gradient sum for each rank, and one that has come late.
     total: (n,) array, a mean over ranks: of gradients where parameters are not held, and of what
         ranks bring to L-BFGS; or what rank 0 has broadcast.

@@ -32,7 +32,7 @@ import weakref
 from pathlib import Path
 from typing import Self
 
-from dps._runtime.words import PORTABLE
+from dps._runtime.shared.words import PORTABLE
 
 _PREFIX = "dps-"
 #: Seconds for which what a dead owner has left stays.

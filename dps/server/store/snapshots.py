@@ -27,8 +27,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dps._runtime import words
-from dps._runtime.words import Header
+from dps._runtime.shared import words
+from dps._runtime.shared.words import Header
 
 _WORDS = (words.S_SNAPSHOT_0, words.S_SNAPSHOT_1, words.S_SNAPSHOT_2, words.S_SNAPSHOT_3)
 #: Of a word that says when a snapshot was taken, the bits for steps.

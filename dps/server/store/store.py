@@ -8,7 +8,7 @@ Words of a store
     VERSION   updates applied
     SNAPSHOT  a word for each of the places of snapshots, see ``snapshots.py``: when it was taken;
               0 while there is none
-    WRITES, READS, CLOSED   of a tensor of a server, see ``_runtime/tensors.pyx``
+    WRITES, READS, CLOSED   of a tensor of a server, see ``_runtime/tensors/part.pyx``
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dps._kernels.table import TableRows
-from dps._runtime import words
-from dps._runtime.words import Header
+from dps._runtime.shared import words
+from dps._runtime.shared.words import Header
 from dps.errors import TableFullError
 from dps.models.layout import TableSpec
 from dps.optimizers.update import Update

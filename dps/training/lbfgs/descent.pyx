@@ -16,8 +16,8 @@ from dps._kernels.coordinates cimport Coordinates
 from dps.training.lbfgs.quasi_newton cimport LBFGS
 from dps._kernels.reduce cimport is_finite
 from dps._kernels.rows cimport Gradient
-from dps._runtime.activity cimport COMPUTE
-from dps._runtime.message cimport NOTES, RAN
+from dps._runtime.shared.activity cimport COMPUTE
+from dps._runtime.wire.message cimport NOTES, RAN
 from dps.training.lbfgs.passes cimport Pass
 from dps._runtime.step cimport Step
 

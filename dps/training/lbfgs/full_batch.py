@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dps._kernels.coordinates import Coordinates
-from dps._runtime.activity import COMPUTE, PUSH
+from dps._runtime.shared.activity import COMPUTE, PUSH
 from dps.data.feed.cuts import Source
 from dps.errors import NonFiniteError
 from dps.models import Model

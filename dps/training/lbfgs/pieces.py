@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dps._kernels.moments import column_moments
-from dps._runtime.activity import COMPUTE, LOAD
+from dps._runtime.shared.activity import COMPUTE, LOAD
 from dps.data.feed.blocks import Block
 from dps.data.feed.cuts import Source
 from dps.models import Model

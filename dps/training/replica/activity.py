@@ -1,6 +1,6 @@
 """What a replica did in a whole fit: where its time went, and how stale its pushes were.
 
-A plain record for reports; how it is counted is in ``_runtime/activity.pyx``.
+A plain record for reports; how it is counted is in ``_runtime/shared/activity.pyx``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dps._runtime.activity import (
+from dps._runtime.shared.activity import (
     COMPUTE,
     LOAD,
     PULL,

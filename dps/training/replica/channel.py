@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dps._runtime.activity import Activity
+from dps._runtime.shared.activity import Activity
 from dps._runtime.step import Step
 from dps.errors import DPSError, NonFiniteError, StoppedError
 from dps.modes import Mode

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dps._runtime.activity import COMPUTE, LOAD, PULL, PUSH, Activity
+from dps._runtime.shared.activity import COMPUTE, LOAD, PULL, PUSH, Activity
 from dps.data.collections.partitions import Partition, Piece
 from dps.data.feed.batches import Batches
 from dps.data.feed.cuts import Source

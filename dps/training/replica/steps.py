@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from dps._kernels.rows import Gradient
-from dps._runtime.activity import LOAD, PUSH
 from dps._runtime.loop import StepLoop
 from dps._runtime.python import PythonGradient
+from dps._runtime.shared.activity import LOAD, PUSH
 from dps.data.feed.batches import Batches, Group
 from dps.errors import NonFiniteError
 from dps.models import Model

@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from dps._runtime.activity import COMPUTE, EPOCH_ROWS, PULL, PUSH, ROWS, STEPS, WAIT
+from dps._runtime.shared.activity import COMPUTE, EPOCH_ROWS, PULL, PUSH, ROWS, STEPS, WAIT
 from dps.cluster.base import Cluster
 from dps.modes import Mode
 from dps.modes.choosing import Choice, Figures, choose

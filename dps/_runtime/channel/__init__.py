@@ -1,0 +1,1 @@
+"""Channels: a rank's way to a shard."""

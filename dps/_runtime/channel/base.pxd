@@ -1,0 +1,52 @@
+from libc.stdint cimport int64_t
+
+from dps._kernels.buffer cimport Buffer
+from dps._kernels.typed_ops cimport TypedOps
+from dps._runtime.wire.message cimport Answer, Request
+
+# Keys in a shard's own numbers, and where their values are among those of all shards.
+cdef struct Picks:
+    int64_t* keys
+    int64_t* at         # NULL: they are all
+    Py_ssize_t n
+
+# A sparse mean, in parts.
+cdef struct Sparse:
+    Py_ssize_t n_parts
+    const int64_t** keys
+    const char** values
+    int64_t* counts
+
+
+cdef class ShardChannel:
+    cdef readonly Py_ssize_t size
+    cdef readonly int n_ranks
+    cdef TypedOps numbers
+    cdef Request request
+    cdef Answer answer
+    cdef Picks picks
+    cdef Sparse mean                # of updates by keys that each rank applies
+    cdef readonly Py_ssize_t key_width  # elements that a key stands for; 0: all go together
+    cdef Py_ssize_t n_keys
+    cdef Py_ssize_t key_bytes       # of its elements
+    cdef Buffer values                # of the picks, side by side
+    cdef Buffer pick_keys
+    cdef Buffer pick_at
+    cdef Py_ssize_t n_ranges
+    cdef const int64_t* ranges      # (n_ranges, 2) of the whole vector
+    cdef const int64_t* key_ranges  # the same of keys
+    cdef const int64_t* key_offsets  # where each begins in the shard's
+    cdef readonly bint far
+    cdef list _arrays               # keeps the memory alive
+
+    cdef char* keep(self, array) except? NULL
+    cdef void pick_all(self, int64_t* keys, Py_ssize_t n) noexcept nogil
+    cdef int pick_none(self, Py_ssize_t most) except -1 nogil
+    cdef int begin(self, const char* given) except -1 nogil
+    cdef int finish(self, char* taken) except -1 nogil
+    cdef int heartbeat(self) except -1 nogil
+    cdef int put(
+        self, int place, const char* values, Py_ssize_t n, int64_t rows, int64_t sequence
+    ) except -1 nogil
+    cdef void _place(self, const char* part, char* whole) noexcept nogil
+    cdef void _globalise(self, int64_t* keys, Py_ssize_t n) noexcept nogil

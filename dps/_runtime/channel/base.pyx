@@ -1,0 +1,114 @@
+"""A rank's channel to one shard: what a step does there, in mapped memory or over a wire.
+
+A step has two halves. ``begin`` hands over what the rank gives, ``finish`` waits and takes what
+comes of it; between them a rank begins at its other shards. The same two halves run at the shard
+on behalf of a rank that is far (service.pyx), where what is given lies in the rank's slot already.
+It must not know models, data, or that there are other shards.
+
+    whole.pyx       whole vectors in mapped memory: the order in which words are written
+    mapped.pyx      the same by keys, and rows of a table
+    host_sum.pyx     sums of the ranks of a host, before one of them sends
+    stream.pyx     over a wire
+
+What a push does in mapped memory is its mode's: synchronous.pyx, asynchronous.pyx, ...
+"""
+from libc.stdint cimport int64_t, uintptr_t
+from libc.string cimport memcpy
+
+import numpy as np
+
+from dps._kernels.buffer cimport Buffer
+from dps._kernels.typed_ops cimport typed_ops
+from dps._runtime.wire.message cimport STOPPED
+
+
+cdef class ShardChannel:
+    """A rank's channel to one shard.
+
+    Parameters
+    ----------
+    dtype : str
+    size : int
+        Elements of the shard.
+    n_ranks : int
+    ranges : sequence of (int, int)
+        The shard's elements in the whole vector.
+    key_width : int
+        Elements that a key stands for, of which the ranges are multiples; 0: none go by keys.
+    """
+
+    def __init__(self, dtype, Py_ssize_t size, int n_ranks, ranges, Py_ssize_t key_width):
+        self._arrays = []
+        self.numbers = typed_ops(dtype == "float32")
+        self.size = size
+        self.n_ranks = n_ranks
+        self.n_ranges = len(ranges)
+        pairs = np.array(ranges, np.int64).reshape(-1, 2)
+        self.ranges = <const int64_t*> self.keep(pairs)
+        if key_width:
+            if size % key_width or (pairs % key_width).any():
+                raise ValueError(f"{ranges} are no ranges of keys of {key_width} elements")
+            pairs = pairs // key_width
+            lengths = pairs[:, 1] - pairs[:, 0]
+            self.key_ranges = <const int64_t*> self.keep(pairs)
+            self.key_offsets = <const int64_t*> self.keep(np.cumsum(lengths) - lengths)
+            self.n_keys = size // key_width
+        self.key_width, self.key_bytes = key_width, key_width * self.numbers.itemsize
+        self.values, self.pick_keys, self.pick_at = Buffer(), Buffer(), Buffer()
+
+    cdef char* keep(self, array) except? NULL:
+        """Keep an array alive; where it begins."""
+        self._arrays.append(array)
+        return <char*> <uintptr_t> array.ctypes.data
+
+    cdef void pick_all(self, int64_t* keys, Py_ssize_t n) noexcept nogil:
+        """The shard has all of these keys, under the same numbers."""
+        self.picks.keys, self.picks.at, self.picks.n = keys, NULL, n
+
+    cdef int pick_none(self, Py_ssize_t most) except -1 nogil:
+        """The shard has none of so many keys, up to now."""
+        self.picks.keys = <int64_t*> self.pick_keys.fit(most * sizeof(int64_t))
+        self.picks.at = <int64_t*> self.pick_at.fit(most * sizeof(int64_t))
+        self.picks.n = 0
+        return 0
+
+    cdef int begin(self, const char* given) except -1 nogil:
+        """Hand over what `request` says and the shard's part of a whole vector."""
+        return STOPPED
+
+    cdef int finish(self, char* taken) except -1 nogil:
+        """Wait, and put what comes of it into a whole vector, and into `answer`."""
+        return STOPPED
+
+    cdef int heartbeat(self) except -1 nogil:
+        """Show that the rank makes progress, where it pushes nothing."""
+        return 0
+
+    cdef int put(
+        self, int place, const char* values, Py_ssize_t n, int64_t rows, int64_t sequence
+    ) except -1 nogil:
+        """Put a message of a ring into its place in the shard's window, and say so."""
+        return STOPPED
+
+    cdef void _place(self, const char* part, char* whole) noexcept nogil:
+        """Copy the shard's part into the whole vector, unless it lies there."""
+        cdef Py_ssize_t r, n
+        if part == whole:
+            return
+        for r in range(self.n_ranges):
+            n = (self.ranges[2 * r + 1] - self.ranges[2 * r]) * self.numbers.itemsize
+            memcpy(whole + self.ranges[2 * r] * self.numbers.itemsize, part, n)
+            part += n
+
+    cdef void _globalise(self, int64_t* keys, Py_ssize_t n) noexcept nogil:
+        """Make the whole vector's keys of the shard's."""
+        cdef Py_ssize_t i, low, high, middle
+        for i in range(n):
+            low, high = 0, self.n_ranges - 1
+            while low < high:  # the last range that begins at the key or before
+                middle = (low + high + 1) // 2
+                if self.key_offsets[middle] <= keys[i]:
+                    low = middle
+                else:
+                    high = middle - 1
+            keys[i] = <int64_t> (self.key_ranges[2 * low] + keys[i] - self.key_offsets[low])

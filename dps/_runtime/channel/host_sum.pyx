@@ -1,0 +1,109 @@
+"""Sums of the ranks of a host, in a window of theirs, before one of them sends."""
+from libc.stdint cimport int64_t
+from libc.string cimport memcpy, memmove
+
+from dps._runtime.shared.activity cimport Activity
+from dps._runtime.channel.base cimport ShardChannel
+from dps._runtime.channel.mapped cimport MappedChannel
+from dps._runtime.wire.message cimport BROADCAST, MEAN, NOTES, PUSH_KEYS, RAN, STOPPED
+from dps._runtime.shared.words cimport R_ARRIVED, W_ANSWERED, W_STOP, load, store
+
+
+cdef class HostReducer(MappedChannel):
+    """A rank's channel to the window of its host, in which ranks sum before one of them sends.
+
+    The window is as long as the whole vector; the ranks in it are numbered from 0, which leads.
+    Protocol of a step. Each rank fills its slot and takes part in an exchange (see above) whose
+    sum is not divided. The leader then asks the shards, writes what comes of it into the store's
+    PARAMS, notes and status into REDUCTIONS, and then ANSWERED; the others wait for that. In a
+    broadcast ranks have nothing to sum: they arrive, which says that they have read what stood
+    there before. By keys the leader has the sums in TOTAL_KEYS and TOTAL, where it writes the means
+    that come back, if any do; each rank reads the parameters at its own keys by itself.
+    Nobody arrives at step k + 1 who has not read the answer of step k, and only then is it written
+    over. A leader that dies leaves the others waiting until the fit is stopped.
+    """
+
+    def __init__(self, window, int rank, ranges, until, double tick, Activity activity):
+        MappedChannel.__init__(self, window, rank, -1, ranges, until, tick, activity)
+        self.leads = rank == 0
+        self.answered = self.keep(window.reductions)
+        self.answer_stride = window.reductions.strides[0]
+        if self.key_width:
+            self.mean.n_parts = 1
+            self.mean.keys[0], self.mean.values[0] = self.total_keys, self.total
+
+    cdef double divisor(self) noexcept nogil:
+        return 1
+
+    cdef int sum_up(
+        self, int64_t op, const char* given, int64_t rows, const double* notes, int64_t sequence
+    ) except -1 nogil:
+        """Sum what the host's ranks give: TOTAL, `rows` and the answer's notes.
+
+        By keys, what `picks` says of it: the leader has the sums in `mean`.
+        """
+        cdef int i, status
+        self.request.op = op if op == BROADCAST or op == PUSH_KEYS else MEAN
+        self.request.sequence = sequence
+        self.request.rows = rows
+        for i in range(NOTES):
+            self.request.notes[i] = notes[i]
+        if load(&self.words, W_STOP) != 0:
+            return STOPPED
+        status = self.begin(given)
+        if status != RAN:
+            return status
+        if op == BROADCAST:
+            if self.leads:
+                self.wait(R_ARRIVED, 0, sequence)
+            return RAN
+        if op == PUSH_KEYS:
+            return self._sum_keys()
+        return self.finish(NULL)
+
+    cdef int _sum_keys(self) except -1 nogil:
+        cdef Py_ssize_t each = self.key_bytes, n = 0, first, count
+        cdef int rank
+        self._await()
+        self.lay_out(self.merge_keys(self.slots.rows, self.n_ranks))
+        self.done()
+        if self.leads:
+            for rank in range(self.n_ranks):  # side by side: nobody else reads them any more
+                first, count = min(self.n_keys, rank * self.slice_keys), self.total_counts[rank]
+                memmove(self.total_keys + n, self.total_keys + first, count * sizeof(int64_t))
+                memmove(self.total + n * each, self.total + first * each, count * each)
+                n += count
+            self.mean.counts[0] = n
+        return RAN
+
+    cdef void take_means(self, int number, ShardChannel channel) noexcept nogil:
+        """Lay out the means that a shard has answered with behind those of the shards before."""
+        cdef Py_ssize_t each = self.key_bytes, part, count
+        cdef Py_ssize_t n = self.total_counts[0] if number else 0
+        for part in range(channel.mean.n_parts):
+            count = channel.mean.counts[part]
+            memcpy(self.total_keys + n, channel.mean.keys[part], count * sizeof(int64_t))
+            memcpy(self.total + n * each, channel.mean.values[part], count * each)
+            channel._globalise(self.total_keys + n, count)
+            n += count
+        self.total_counts[0] = n
+
+    cdef int publish(self, int status, const double* notes) noexcept nogil:
+        """Let the others have the leader's answer."""
+        cdef double* answer = <double*> (
+            self.answered + (self.request.sequence % 2) * self.answer_stride
+        )
+        memcpy(answer, notes, NOTES * sizeof(double))
+        answer[NOTES] = status
+        store(&self.words, W_ANSWERED, self.request.sequence)
+        return status
+
+    cdef int await_answer(self, double* notes) except -1 nogil:
+        """Wait for the leader's answer; its notes."""
+        cdef double* answer = <double*> (
+            self.answered + (self.request.sequence % 2) * self.answer_stride
+        )
+        self.wait(-1, W_ANSWERED, self.request.sequence)
+        memcpy(notes, answer, NOTES * sizeof(double))
+        # What has gone wrong is the leader's to say.
+        return RAN if <int> answer[NOTES] == RAN else STOPPED

@@ -1,0 +1,80 @@
+from libc.stdint cimport int64_t
+
+from dps._runtime.shared.activity cimport Activity
+from dps._runtime.channel.base cimport ShardChannel
+from dps._runtime.updates cimport BoundUpdate
+from dps._runtime.shared.words cimport Words
+
+# What ranks hand over.
+cdef struct Slots:
+    char* at            # of all ranks
+    Py_ssize_t stride   # in elements
+    Py_ssize_t[2] room  # bytes of the rank's slot, and of its late one, that are there
+    int64_t* rows       # behind each
+
+# The elements that this rank works on for all.
+cdef struct Slice:
+    int place           # which of the slices it is; -1: none
+    int n               # how many there are
+    Py_ssize_t start
+    Py_ssize_t stop
+
+# Messages of a ring.
+cdef struct Ring:
+    char* at
+    Py_ssize_t stride   # in bytes
+    Py_ssize_t places
+    int64_t* rows
+
+# Elements that are worked on at a time.
+cdef struct Scratch:
+    char* at
+    Py_ssize_t n
+
+
+cdef class WholeChannel(ShardChannel):
+    cdef object window
+    cdef int rank
+    cdef int shard              # its row of the account
+    cdef Words words
+    cdef Words kept             # the words of the shard's store
+    cdef char* params
+    cdef char* state            # rows of `size`
+    cdef Slots slots
+    cdef Slice slice
+    cdef Ring ring
+    cdef Scratch scratch
+    cdef char* total
+    cdef double[:, :, ::1] notes    # (2, n_ranks, NOTES) of the window
+    cdef BoundUpdate update
+    cdef int64_t rows           # behind what has been summed
+    cdef const char* given      # what is handed over, until it is finished
+    cdef const char* result     # what the answer's payload is
+    cdef double tick
+    cdef object until           # called where a wait is long
+    cdef Activity activity
+
+    cdef char* own_slot(self) noexcept nogil
+    cdef int wait(self, int field, int word, int64_t value) except -1 nogil
+    cdef const char* _own(self) noexcept nogil
+    cdef bint _deliver(self, const char* whole, char* part) noexcept nogil
+    cdef int reserve(self, bint late, Py_ssize_t nbytes) except -1 nogil
+    cdef bint by_keys(self) noexcept nogil
+    cdef void count(self, Py_ssize_t nbytes) noexcept nogil
+    cdef int fill(self, int n_cuts) except -1 nogil
+    cdef Py_ssize_t given_size(self) noexcept nogil
+    cdef int64_t _await(self) except -1 nogil
+    cdef double divisor(self) noexcept nogil
+    cdef int arrive(self) except -1 nogil
+    cdef int use(self, Py_ssize_t first, Py_ssize_t last) except -1 nogil
+    cdef int done(self) except -1 nogil
+    cdef bint reduce(self, const int64_t* rows, int n_slots) except -1 nogil
+    cdef int reduce_slice(self) except -1 nogil
+    cdef int pull(self, char* taken) except -1 nogil
+    cdef int push(self) except -1 nogil
+    cdef int pushed(self, char* taken) except -1 nogil
+    cdef int has_come(self, int place, int64_t rows, int64_t sequence) noexcept nogil
+    cdef int give(self, const char* part, char* taken) noexcept nogil
+    cdef int _finish_mean(self, char* taken) except -1 nogil
+    cdef int _finish_broadcast(self, char* taken) except -1 nogil
+    cdef int answer_with(self, const char* result, Py_ssize_t n) noexcept nogil

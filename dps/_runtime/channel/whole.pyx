@@ -1,0 +1,334 @@
+"""Whole vectors in a window that a rank has mapped.
+
+Owns the order in which the words of a window are written while ranks hand vectors over; which
+rank waits for which in a push is its mode's.
+
+Exchange: two barriers. A rank fills its slot, then ARRIVED. When all have arrived it sums its slice
+of all slots in rank order and uses the mean, then DONE. When all are done every slice has been
+used. Nobody writes a slot before DONE of all, nor uses a slice before ARRIVED of all. A crash
+before ARRIVED, or between ARRIVED and DONE, leaves the others waiting at their barrier until the
+fit is stopped; what was written by then is half a step, and only the snapshot of the last closed
+epoch counts.
+
+MEAN is an exchange whose mean goes to TOTAL, where it stays until every rank has arrived with what
+comes next. Its notes have two sets of places: a rank writes those of k + 2 only after DONE of all
+at k + 1, and nobody has arrived there who had not read those of k.
+
+BROADCAST: the others have nothing to do, so they are DONE as soon as they have ARRIVED, which says
+that they have read what stood there before. Rank 0 waits for that, writes TOTAL, and then is DONE:
+for the others it is one barrier. A crash of rank 0 in between leaves them waiting.
+"""
+from libc.stdint cimport int64_t
+from libc.string cimport memcpy
+
+import numpy as np
+
+from dps._kernels.reduce cimport BLOCK
+from dps._runtime.shared.activity cimport PUSH as PUSHING, Activity
+from dps._runtime.channel.base cimport ShardChannel
+from dps._runtime.wire.message cimport (
+    BAD_GRADIENT, BAD_UPDATE, BROADCAST, MEAN, NOTES, PULL, PULL_KEYS, PUSH, PUSH_KEYS, RAN, STOPPED
+)
+from dps._runtime.shared.words cimport (
+    Header, R_ARRIVED, R_BEAT, R_DONE, R_RING, R_ROWS, S_VERSION, W_STOP, is_ready, load,
+    rank_load, rank_store, store, wait_for
+)
+
+from dps._runtime.updates import bind
+
+
+cdef class WholeChannel(ShardChannel):
+    """A channel in the memory of the shard's window, for whole vectors.
+
+    Parameters
+    ----------
+    window : Window
+    rank : int
+    shard : int
+        Which row of the account its shard has.
+    ranges : sequence of (int, int)
+    until : callable
+        ``until(field, word, value)`` goes on with a wait that has taken `tick` seconds: it knows
+        deadlines and owners.
+    tick : float
+    activity : Activity
+        Where waits, pushes and their bytes are counted.
+    """
+
+    def __init__(self, window, int rank, int shard, ranges, until, double tick, Activity activity):
+        spec, kept = window.spec, window.store
+        width = kept.spec.key_width
+        ShardChannel.__init__(self, spec.dtype, spec.size, spec.n_ranks, ranges, width)
+        dtype = np.dtype(spec.dtype)
+        self.window = window
+        self.slots.room[0] = self.slots.room[1] = 0
+        self.words = (<Header?> window.words).words
+        self.kept = (<Header?> kept.words).words
+        self.rank = rank
+        self.slice.place, self.slice.n = window.place(rank), len(spec.active)
+        self.shard = shard
+        self.until = until
+        self.tick = tick
+        self.activity = activity
+        self.params = self.keep(kept.params)
+        self.state = self.keep(kept.state)
+        self.slots.at = self.keep(window.slots)
+        self.slots.stride = window.slots.shape[1]
+        self.total = self.keep(window.total)
+        self.notes = window.notes
+        self.slice.start, self.slice.stop = window.slice(rank)
+        if kept.update is not None:
+            self.update = bind(kept.update, dtype, self.size, self._arrays)
+        self.scratch.n = BLOCK
+        if self.update is not None:
+            width = self.slice.stop - self.slice.start
+            self.scratch.n = max(self.scratch.n, min(self.update.most, width))
+        self.scratch.at = self.keep(np.empty(self.scratch.n, dtype))
+        self.slots.rows = <int64_t*> self.keep(np.zeros(self.n_ranks, np.int64))
+        self.ring.at = self.keep(window.ring)
+        self.ring.rows = <int64_t*> self.keep(window.ring_rows)
+        self.ring.stride, self.ring.places = window.ring.strides[0], len(window.ring)
+
+    cdef int begin(self, const char* given) except -1 nogil:
+        cdef int64_t op = self.request.op
+        cdef int i
+        self.given = given
+        if op == PUSH or op == PUSH_KEYS:
+            return self.push()
+        if op == MEAN:
+            for i in range(NOTES):
+                self.notes[self.request.sequence % 2, self.rank, i] = self.request.notes[i]
+            return self.arrive()
+        if op == BROADCAST:
+            rank_store(&self.words, self.rank, R_ARRIVED, self.request.sequence)
+        return RAN
+
+    cdef int finish(self, char* taken) except -1 nogil:
+        cdef int64_t op = self.request.op
+        self.answer.n_keys = 0
+        if op == PUSH or op == PUSH_KEYS:
+            return self.pushed(taken)
+        if op == PULL or op == PULL_KEYS:
+            return self.pull(taken)
+        if op == MEAN:
+            return self._finish_mean(taken)
+        return self._finish_broadcast(taken)
+
+    cdef bint by_keys(self) noexcept nogil:
+        """Whether the request is of values at keys, and not of a whole vector."""
+        return self.request.op == PUSH_KEYS or self.request.op == PULL_KEYS
+
+    cdef int put(
+        self, int place, const char* values, Py_ssize_t n, int64_t rows, int64_t sequence
+    ) except -1 nogil:
+        memcpy(self.ring.at + place * self.ring.stride, values, n * self.numbers.itemsize)
+        return self.has_come(place, rows, sequence)
+
+    cdef int heartbeat(self) except -1 nogil:
+        rank_store(
+            &self.words, self.rank, R_BEAT, rank_load(&self.words, self.rank, R_BEAT) + 1
+        )
+        return 0
+
+    cdef int has_come(self, int place, int64_t rows, int64_t sequence) noexcept nogil:
+        """A message of a ring lies in its place."""
+        self.ring.rows[place] = rows
+        rank_store(&self.words, self.rank, R_RING, sequence)
+        return RAN
+
+    cdef int give(self, const char* part, char* taken) noexcept nogil:
+        """Put a vector where it is wanted: in the whole one, or on a wire."""
+        if taken is NULL:
+            return self.answer_with(part, self.size * self.numbers.itemsize)
+        self._place(part, taken)
+        return RAN
+
+    cdef int answer_with(self, const char* result, Py_ssize_t n) noexcept nogil:
+        """The answer's payload is n bytes that lie somewhere."""
+        self.result = result
+        self.answer.nbytes = n
+        return RAN
+
+    cdef int wait(self, int field, int word, int64_t value) except -1 nogil:
+        """Wait for a field of every rank, or for a word where the field is -1."""
+        cdef int64_t known, began
+        if is_ready(&self.words, field, word, value):  # who comes last reads no clock
+            return 0
+        known, began = self.activity.waited_so_far(), self.activity.wait_begins()
+        if wait_for(&self.words, field, word, value, self.tick) != 0:
+            with gil:
+                self.until(field, word, value)
+        self.activity.wait_ends(began, known)
+        return 0
+
+    cdef char* own_slot(self) noexcept nogil:
+        """Where the rank's slot begins."""
+        return self.slots.at + self.rank * self.slots.stride * self.numbers.itemsize
+
+    cdef const char* _own(self) noexcept nogil:
+        """What is given, where this rank is the only one and need not put it in its slot."""
+        if self.n_ranks == 1 and self.n_ranges == 1 and self.given is not NULL:
+            return self.given + self.ranges[0] * self.numbers.itemsize
+        return NULL
+
+    cdef bint _deliver(self, const char* whole, char* part) noexcept nogil:
+        """Copy the shard's part of a whole vector; whether it is finite."""
+        cdef Py_ssize_t r, n
+        cdef bint finite = True
+        for r in range(self.n_ranges):
+            n = self.ranges[2 * r + 1] - self.ranges[2 * r]
+            finite &= self.numbers.copy_checked(
+                part, whole + self.ranges[2 * r] * self.numbers.itemsize, n
+            )
+            part += n * self.numbers.itemsize
+        return finite
+
+    cdef int reserve(self, bint late, Py_ssize_t nbytes) except -1 nogil:
+        """See that so many bytes of values, and their keys, may be written in a slot."""
+        if nbytes > self.slots.room[late]:
+            with gil:
+                self.slots.room[late] = self.window.grow(self.rank + late * self.n_ranks, nbytes)
+        return 0
+
+    cdef void count(self, Py_ssize_t nbytes) noexcept nogil:
+        """Count a push; what is summed on a host is none yet."""
+        if self.shard >= 0:
+            self.activity.push(self.shard, nbytes)
+
+    # A payload is a whole vector, or values at keys. A mode fills a slot, sums slots, and gives an
+    # answer, whatever it is; these six methods know (mapped.pyx has them for keys).
+
+    cdef Py_ssize_t given_size(self) noexcept nogil:
+        """Elements that the rank hands over."""
+        return self.size
+
+    cdef int fill(self, int n_cuts) except -1 nogil:
+        """Have what is given in the rank's slot, if it is finite; by keys in so many slices."""
+        cdef char* slot = self.own_slot()
+        cdef bint finite
+        self.reserve(False, self.size * self.numbers.itemsize)
+        self.count(self.size * self.numbers.itemsize)
+        if self.given is NULL:  # it has been received there
+            finite = self.numbers.is_finite(slot, self.size)
+        else:
+            finite = self._deliver(self.given, slot)
+        return RAN if finite else BAD_GRADIENT
+
+    cdef int arrive(self) except -1 nogil:
+        """The first half of an exchange."""
+        cdef const char* own = self._own()
+        cdef int status
+        if load(&self.words, W_STOP) != 0:
+            return STOPPED
+        if own is NULL:
+            status = self.fill(self.n_ranks)
+        else:
+            status = RAN if self.numbers.is_finite(own, self.size) else BAD_GRADIENT
+            self.count(self.size * self.numbers.itemsize)
+        if status != RAN:
+            return status
+        rank_store(&self.words, self.rank, R_ROWS, self.request.rows)
+        rank_store(&self.words, self.rank, R_ARRIVED, self.request.sequence)
+        return RAN
+
+    cdef int64_t _await(self) except -1 nogil:
+        """Wait for what all ranks give; the rows behind it."""
+        cdef int64_t total = 0
+        cdef int rank
+        self.wait(R_ARRIVED, 0, self.request.sequence)
+        for rank in range(self.n_ranks):
+            self.slots.rows[rank] = rank_load(&self.words, rank, R_ROWS)
+            total += self.slots.rows[rank]
+        self.rows = total
+        return total
+
+    cdef double divisor(self) noexcept nogil:
+        """What a sum is divided by."""
+        return <double> self.rows
+
+    cdef bint reduce(self, const int64_t* rows, int n_slots) except -1 nogil:
+        """Sum this rank's slice of the slots that have rows, and use it; is all finite?"""
+        cdef const char* slots = self._own()
+        cdef Py_ssize_t first = self.slice.start, last, itemsize = self.numbers.itemsize
+        cdef bint good = True
+        if slots is NULL:
+            slots = self.slots.at
+        while first < self.slice.stop:  # what has become of the gradients stays in cache
+            last = min(first + self.scratch.n, self.slice.stop)
+            self.numbers.sum_slots(
+                slots + first * itemsize, self.slots.stride, rows, n_slots, self.scratch.at,
+                last - first, self.divisor(),
+            )
+            if self.request.op == MEAN:
+                good &= WholeChannel.use(self, first, last)
+            else:
+                good &= self.use(first, last)
+            first = last
+        return good
+
+    cdef int reduce_slice(self) except -1 nogil:
+        """The second half of an exchange: work on this rank's slice, then wait for all."""
+        self._await()
+        if not self.reduce(self.slots.rows, self.n_ranks):
+            return BAD_UPDATE
+        if self.rank == 0 and self.request.op != MEAN:
+            store(&self.kept, S_VERSION, self.request.step)
+        return self.done()
+
+    cdef int done(self) except -1 nogil:
+        """This rank has nothing left to do: wait until all have."""
+        rank_store(&self.words, self.rank, R_DONE, self.request.sequence)
+        self.wait(R_DONE, 0, self.request.sequence)
+        self.activity.spend(PUSHING, self.shard)
+        return RAN
+
+    cdef int use(self, Py_ssize_t first, Py_ssize_t last) except -1 nogil:
+        """Use elements first .. last of the mean, in scratch; whether all is finite."""
+        memcpy(
+            self.total + first * self.numbers.itemsize, self.scratch.at,
+            (last - first) * self.numbers.itemsize,
+        )
+        return True
+
+    cdef int pull(self, char* taken) except -1 nogil:
+        """Take the parameters."""
+        self.answer.version = load(&self.kept, S_VERSION)
+        return self.give(self.params, taken)
+
+    cdef int push(self) except -1 nogil:
+        """Hand a gradient over, as the mode has it."""
+        return self.arrive()
+
+    cdef int pushed(self, char* taken) except -1 nogil:
+        """Take what comes of it."""
+        cdef int status = self.reduce_slice()
+        return self.give(self.total, taken) if status == RAN else status
+
+    cdef int _finish_mean(self, char* taken) except -1 nogil:
+        cdef int64_t parity = self.request.sequence % 2
+        cdef int rank, i, status = self.reduce_slice()
+        for i in range(NOTES):
+            self.answer.notes[i] = self.notes[parity, 0, i]
+            for rank in range(1, self.n_ranks):
+                self.answer.notes[i] += self.notes[parity, rank, i]
+        return self.give(self.total, taken) if status == RAN else status
+
+    cdef int _finish_broadcast(self, char* taken) except -1 nogil:
+        cdef int64_t parity = self.request.sequence % 2
+        cdef char* slot = self.own_slot()
+        cdef bint finite
+        cdef int i
+        if self.rank == 0:
+            self.wait(R_ARRIVED, 0, self.request.sequence)
+            if self.given is NULL:
+                finite = self.numbers.copy_checked(self.total, slot, self.size)
+            else:
+                finite = self._deliver(self.given, self.total)
+            if not finite:
+                return BAD_UPDATE
+            for i in range(NOTES):
+                self.notes[parity, 0, i] = self.request.notes[i]
+        self.done()
+        for i in range(NOTES):
+            self.answer.notes[i] = self.notes[parity, 0, i]
+        return self.give(self.total, taken)

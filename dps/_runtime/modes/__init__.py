@@ -1,0 +1,1 @@
+"""A step of each mode."""

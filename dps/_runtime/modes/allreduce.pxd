@@ -1,0 +1,24 @@
+from libc.stdint cimport int64_t
+
+from dps._kernels.buffer cimport Buffer
+from dps._kernels.lazy cimport Held, LazyUpdate
+from dps._runtime.channel.base cimport ShardChannel
+from dps._runtime.channel.mapped cimport MappedChannel
+from dps._runtime.step cimport Step
+from dps._runtime.updates cimport BoundUpdate
+
+
+cdef class AllReduceChannel(MappedChannel):
+    """Nothing of its own."""
+
+
+cdef class AllReduceStep(Step):
+    cdef BoundUpdate update
+    cdef char* state
+    cdef char* means
+    cdef LazyUpdate lazy
+    cdef Held held
+    cdef Buffer renumbered
+
+    cdef int _apply_keys(self) except -1 nogil
+    cdef bint _apply_mean(self, ShardChannel channel, bint local) except -1 nogil

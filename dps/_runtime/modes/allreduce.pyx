@@ -1,0 +1,139 @@
+"""Allreduce: every rank holds the parameters and applies the same mean gradient.
+
+The shards lend slots and hold no parameters. The mean is the one that sync applies, computed by the
+same lines (whole.pyx), but it goes to TOTAL, and each rank applies all of it to its own copy:
+all ranks hold the same bits, and they are those of sync.
+"""
+from libc.stdint cimport int64_t
+from libc.string cimport memcpy
+
+import numpy as np
+
+from dps._kernels.buffer cimport Buffer
+from dps._kernels.lazy cimport apply, flush, gather
+from dps._runtime.channel.base cimport ShardChannel, Sparse
+from dps._runtime.channel.mapped cimport MappedChannel
+from dps._runtime.wire.message cimport BAD_UPDATE, PUSH_KEYS, RAN, Request
+from dps._runtime.step cimport Step
+
+from dps._runtime.updates import bind
+
+
+cdef class AllReduceChannel(MappedChannel):
+    """A rank's channel to a shard that lends slots."""
+
+    cdef int use_keys(self, Py_ssize_t n) except -1 nogil:
+        self.lay_out(n)
+        return True
+
+    cdef int pushed(self, char* taken) except -1 nogil:
+        cdef Py_ssize_t first
+        cdef int place, status = MappedChannel.pushed(self, taken)
+        if not self.by_keys():
+            return status
+        self.mean.n_parts = self.slice.n
+        for place in range(self.slice.n):
+            first = min(self.n_keys, place * self.slice_keys)
+            self.mean.keys[place] = self.total_keys + first
+            self.mean.values[place] = self.total + first * self.key_bytes
+            self.mean.counts[place] = self.total_counts[place]
+        return status
+
+
+cdef class AllReduceStep(Step):
+    """A rank's steps on its own copy.
+
+    Parameters
+    ----------
+    held : (1 + state_rows, size) array
+        Parameters and state.
+    update : Update
+        How a gradient is applied to them.
+    """
+
+    def __init__(self, rank, channels, held, total, version, activity, update, host=None):
+        Step.__init__(self, rank, channels, held[0], total, version, activity, update.rates, host)
+        self.update = bind(update, held.dtype, self.size, self._kept)
+        self.state = self.keep(held[1:])
+        self.means = self.keep(np.empty(self.size, held.dtype))
+        if update.rates is not None:
+            self.lazy = update.lazily(held.dtype.name)
+            self.held.size, self.held.width = self.size, self.key_map.width
+            self.held.params = self.keep(held[0])
+            self.held.state = self.state
+            self.held.since = <int64_t*> self.keep(
+                np.full(self.size // self.key_map.width, version, np.int64)
+            )
+            self.renumbered = Buffer()
+
+    def begin_epoch(self, epoch):
+        """Begin an epoch of the fit."""
+        Step.begin_epoch(self, epoch)
+        if self.lazy is not None:
+            self.lazy.begin(*self.rates.of_epoch(epoch))
+
+    def pull(self):
+        """The parameters lie here."""
+        return "ran"
+
+    cdef char* _taken(self) noexcept nogil:
+        return self.means
+
+    cdef Request* request(self, int number, int64_t op) noexcept nogil:
+        cdef Request* request = Step.request(self, number, op)
+        if op == PUSH_KEYS:  # no shard has been asked for what lies at them
+            request.n_keys = (<ShardChannel> self._channels[number]).picks.n
+        return request
+
+    cdef int pull_keys(self) except -1 nogil:
+        self._make_room()
+        self._split(self.keys.keys.list, self.keys.keys.count)
+        gather(
+            &self.lazy.lazy, self.numbers.single, &self.held, self.keys.keys.list,
+            self.keys.keys.count, self.version + self.sequence, self.at_keys,
+        )
+        return RAN
+
+    cdef int pushed(self, double rate) except -1 nogil:
+        cdef bint finite
+        if self.keys is not None:
+            return self._apply_keys()
+        finite = self.update.apply(
+            self.params, self.means, self.state, self.size, 0, self.size,
+            self.version + self.sequence, rate,
+        )
+        return RAN if finite else BAD_UPDATE
+
+    cdef int _apply_keys(self) except -1 nogil:
+        cdef int64_t now = self.version + self.sequence
+        cdef bint finite = True
+        cdef int number
+        if self.host is None:
+            for number in range(self.n_shards):
+                finite &= self._apply_mean(
+                    <ShardChannel> self._channels[number], not self.key_map.whole
+                )
+        else:
+            finite = self._apply_mean(self.host, False)
+        if now == self.lazy.lazy.before + self.lazy.lazy.steps:
+            finite &= flush(&self.lazy.lazy, self.numbers.single, &self.held, 0, self.size, now)
+        return RAN if finite else BAD_UPDATE
+
+    cdef bint _apply_mean(self, ShardChannel channel, bint local) except -1 nogil:
+        """Apply what has come of a push, whose keys may be the shard's own; is all finite?"""
+        cdef Sparse* mean = &channel.mean
+        cdef const int64_t* keys
+        cdef bint finite = True
+        cdef Py_ssize_t part, nbytes
+        for part in range(mean.n_parts):
+            keys = mean.keys[part]
+            if local:  # the list lies in memory that others read
+                nbytes = mean.counts[part] * sizeof(int64_t)
+                keys = <int64_t*> self.renumbered.fit(nbytes)
+                memcpy(self.renumbered.at, mean.keys[part], nbytes)
+                channel._globalise(<int64_t*> self.renumbered.at, mean.counts[part])
+            finite &= apply(
+                &self.lazy.lazy, self.numbers.single, &self.held, keys, mean.counts[part],
+                self.version + self.sequence, mean.values[part],
+            )
+        return finite

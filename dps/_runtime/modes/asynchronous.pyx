@@ -1,0 +1,236 @@
+"""Async: the shards hold the parameters, and a gradient is applied when it comes.
+
+Nobody waits for anybody. Reads are not coordinated with writes, and two ranks that push at once may
+each lose element updates of the other; what one rank alone does is bit for bit sequential training.
+
+Protocol, of each shard by itself. A rank sets FREE to 0 before it writes the parameters of a shard,
+or follows lazy updates there, and back to 1 when it has done. Whoever takes a snapshot sets OPEN to
+0, waits until all ranks are FREE, copies and sets OPEN to 1. A rank that finds OPEN at 0 *after* it
+has set FREE to 0 retreats and waits: both words are sequentially consistent, so either the closer
+sees the rank busy or the rank sees the closed gate. A rank that dies inside a push stays not FREE:
+no snapshot is taken over its half push. A gradient is looked at before its rank enters, so that one
+that is not finite leaves the gate free; an update that overflowed does not.
+
+Modes in which an update must not lose any of another have ranks write one after the other: a rank
+takes a ticket, the next of TICKETS, says so in TICKET, and waits until TURN has come to it; when it
+has written it moves TURN on. It waits while it is FREE, so a snapshot may come in between. A rank
+that dies in its turn leaves the others waiting, who look at the lease of the one whose turn it is.
+
+Where a shard is far and there are several ranks, a push is on its way while the rank computes its
+next gradient, from parameters that lack it: its answer is collected before the next push, or before
+anything else is asked of a shard. One more update of staleness for a round trip; one rank alone
+waits, and stays sequential. A crash leaves what it leaves of any push that is under way, and the
+error of a push is that of the step that collects it.
+
+Where steps go by keys, the closer brings all parameters up to date before the snapshot. Updates
+have the learning rate that the schedule has at their number.
+"""
+from libc.stdint cimport int64_t
+
+import numpy as np
+
+from dps._runtime.shared.activity cimport PULL as PULLING, PUSH as PUSHING
+from dps._runtime.channel.base cimport ShardChannel
+from dps._runtime.channel.mapped cimport MappedChannel
+from dps._runtime.wire.message cimport BAD_UPDATE, PUSH, PUSH_KEYS, RAN, Request, STOPPED
+from dps._runtime.step cimport Step
+from dps._runtime.shared.words cimport (
+    R_ARRIVED, R_FREE, R_TICKET, S_VERSION, W_OPEN, W_STOP, W_TICKETS, W_TURN, add, load, rank_store
+)
+
+
+cdef class AsynchronousChannel(MappedChannel):
+    """A rank's channel to a shard that applies what comes."""
+
+    cdef int _enter(self) except -1 nogil:
+        """Begin to write, once no snapshot wants quiet."""
+        while True:
+            if load(&self.words, W_STOP) != 0:
+                return STOPPED
+            rank_store(&self.words, self.rank, R_FREE, 0)
+            if load(&self.words, W_OPEN) != 0:
+                break
+            rank_store(&self.words, self.rank, R_FREE, 1)
+            self.wait(-1, W_OPEN, 1)
+        if self.by_keys():
+            self.begin_epoch()
+        return RAN
+
+    cdef void _leave(self) noexcept nogil:
+        rank_store(&self.words, self.rank, R_FREE, 1)
+
+    cdef int begin_turn(self) except -1 nogil:
+        """Wait until no other rank writes that takes turns, too."""
+        cdef int64_t ticket = add(&self.words, W_TICKETS, 1)
+        rank_store(&self.words, self.rank, R_TICKET, ticket)
+        self.wait(-1, W_TURN, ticket - 1)
+        return 0
+
+    cdef void end_turn(self) noexcept nogil:
+        add(&self.words, W_TURN, 1)
+
+    cdef int push(self) except -1 nogil:
+        cdef int64_t step
+        cdef int status = self.fill(1)
+        if status != RAN:
+            return status
+        self.numbers.divide(self.own_slot(), <double> self.request.rows, self.given_size())
+        status = self._enter()
+        if status != RAN:
+            return status
+        step = add(&self.kept, S_VERSION, 1)
+        if not self.apply_slot(step):
+            return BAD_UPDATE
+        rank_store(&self.words, self.rank, R_ARRIVED, self.request.sequence)
+        self._leave()
+        self.answer.before = step - 1
+        return RAN
+
+    cdef bint apply_slot(self, int64_t step) except -1 nogil:
+        """Apply the mean gradient in the rank's slot as update ``step``; whether all is finite."""
+        if not self.by_keys():
+            return self.apply_whole(self.own_slot(), step)
+        return self.apply_keys(
+            self.slot_keys + self.rank * self.key_stride, self.own_slot(), self.picks.n, step
+        )
+
+    cdef bint apply_whole(self, char* mean, int64_t step) except -1 nogil:
+        return self.update.apply(
+            self.params, mean, self.state, self.size, 0, self.size, step, self.request.rate
+        )
+
+    cdef int pushed(self, char* taken) except -1 nogil:
+        self.answer.version = load(&self.kept, S_VERSION)
+        self.activity.spend(PUSHING, self.shard)
+        self.give(self.params, taken)
+        self.activity.spend(PULLING, -1)
+        return RAN
+
+    cdef tuple rates_of_epoch(self):
+        return self.rates.around(self.request.epoch)
+
+    cdef int pull(self, char* taken) except -1 nogil:
+        cdef int status
+        if not self.by_keys():
+            return MappedChannel.pull(self, taken)
+        status = self._enter()
+        if status != RAN:
+            return status
+        self.answer.version = load(&self.kept, S_VERSION)
+        self.gather_keys(self.answer.version, taken)
+        self._leave()
+        return RAN
+
+    def flush(self, int64_t epoch):
+        """See `MappedChannel.flush`."""
+        cdef int64_t version = load(&self.kept, S_VERSION)
+        cdef bint finite
+        if self.lazy is None:
+            return True
+        self.request.epoch = epoch
+        self.begin_epoch()
+        with nogil:
+            finite = self.flush_keys(0, self.size, version)
+            self.request.step = version
+            self.expire_rows(0, self.table.n_rows)
+        return bool(finite)
+
+
+cdef class AsynchronousStep(Step):
+    """A rank's pushes; `params` is its copy."""
+
+    def __init__(self, rank, channels, params, total, version, activity, rates=None):
+        Step.__init__(self, rank, channels, params, total, version, activity, rates)
+        marks = np.zeros((3, len(channels)), np.int64)
+        self.current = <int64_t*> self.keep(marks)
+        self.based = self.current + len(channels)
+        self.waiting = (self.based + len(channels))
+        self.ahead = False
+        for channel in channels:
+            self.ahead = self.ahead or (channel.far and channel.n_ranks > 1)
+
+    @property
+    def busy(self):
+        """Whether a push is under way."""
+        return any([self.waiting[number] for number in range(self.n_shards)])
+
+    def staleness(self):
+        """Sum and largest staleness of pushes since the last call."""
+        result = self.stale_sum, self.stale_max
+        self.stale_sum = self.stale_max = 0
+        return result
+
+    def pull(self):
+        """Take the parameters as they are."""
+        ended = Step.pull(self)
+        for number in range(self.n_shards):
+            self.current[number] = (<ShardChannel> self._channels[number]).answer.version
+        return ended
+
+    cdef int pull_keys(self) except -1 nogil:
+        cdef int number, status = Step.pull_keys(self)
+        if self.batch == self.keys.keys.batch:  # of rows that have come late to it
+            return status
+        self.batch = self.keys.keys.batch
+        for number in range(self.n_shards):
+            self.current[number] = (<ShardChannel> self._channels[number]).answer.version
+        return status
+
+    cdef int push(self, const char* grad, int64_t rows, double rate) except -1 nogil:
+        cdef Request* request
+        cdef int64_t lacking
+        cdef int number, status
+        if rows == 0:
+            return RAN
+        for number in range(self.n_shards):
+            # What the gradient was computed from lacks the push that is still under way.
+            lacking = self.current[number]
+            status = self._collect(number)
+            if status != RAN:
+                return status
+            self.based[number] = lacking
+        self.sequence += 1
+        for number in range(self.n_shards):
+            request = self.request(number, PUSH if self.keys is None else PUSH_KEYS)
+            request.rows = rows
+            request.rate = rate
+            request.based = self.based[number]
+            status = (<ShardChannel> self._channels[number]).begin(grad)
+            if status != RAN:
+                return status
+            self.waiting[number] = True
+        for number in range(self.n_shards):
+            if not (self.ahead and (<ShardChannel> self._channels[number]).far):
+                status = self._collect(number)
+                if status != RAN:
+                    return status
+        return RAN
+
+    cdef int collect(self) except -1 nogil:
+        cdef int number, status
+        for number in range(self.n_shards):
+            status = self._collect(number)
+            if status != RAN:
+                return status
+        return RAN
+
+    cdef int _collect(self, int number) except -1 nogil:
+        """Wait for a shard's answer, if it is under way."""
+        cdef int64_t stale
+        cdef int status
+        if not self.waiting[number]:
+            return RAN
+        self.waiting[number] = False
+        status = (<ShardChannel> self._channels[number]).finish(self.params)
+        if status != RAN:
+            return status
+        stale = (<ShardChannel> self._channels[number]).answer.before - self.based[number]
+        self.activity.age(number, stale)
+        if number == 0:  # it stands for all in an epoch's record
+            self.stale_sum += <double> stale
+            self.stale_max = max(self.stale_max, <double> stale)
+        if self.keys is None:
+            self.current[number] = (<ShardChannel> self._channels[number]).answer.version
+        if (<ShardChannel> self._channels[number]).far:
+            self.activity.spend(PUSHING, -1)
+        return RAN

@@ -1,0 +1,20 @@
+from libc.stdint cimport int64_t
+
+from dps._runtime.modes.asynchronous cimport AsynchronousChannel, AsynchronousStep
+
+
+cdef class BoundedChannel(AsynchronousChannel):
+    cdef readonly int64_t max_delay
+
+    cdef int await_others(self, int64_t clock) except -1 nogil
+    cdef int come(self) except -1 nogil
+    cdef int gave(self, int status) noexcept nogil
+
+
+cdef class BoundedStep(AsynchronousStep):
+    cdef readonly int64_t clock     # steps taken, as all ranks number them
+    cdef int64_t epochs             # after which this rank has rested
+    cdef int64_t epoch_steps        # of the rank with most
+    cdef double distance
+
+    cdef void _measure(self) noexcept nogil

@@ -1,0 +1,128 @@
+"""Allreduce by a ring: every message goes to the neighbour on the right.
+
+The vector is cut into as many chunks as there are members, N. Chunk c begins at member c, and each
+member adds its own part to what comes from the left, so that member c - 1 has the sum
+``((g_c + g_c+1) + ...) + g_c-1``, divides it by the rows of all, and sends it round once more.
+That is 2 (N - 1) messages of a chunk, whatever N is. All members hold the same bits; for N > 2 they
+are others than those of the direct way, which sums in the order of members.
+
+Protocol. Each member has a window of its own, beside it. A message is put into the right
+neighbour's window, in memory or by the thread there that serves this member: values and rows into
+the place of that message, then the word RING, the message's number over the whole fit. The
+neighbour waits for the word, and reads. Each of the 2 (N - 1) messages of a step has a place of its
+own, so nobody need say that a place has been read: a member that puts message j of step k + 1 has
+had, directly or through others, a message of step k + 1 or of the second round of k from its right
+neighbour, which had read message j of step k before that. A crash before RING leaves the members
+to the right waiting, as a barrier does, until the fit is stopped.
+"""
+from libc.stdint cimport int64_t
+from libc.string cimport memcpy
+
+import numpy as np
+
+from dps._runtime.shared.activity cimport PUSH as PUSHING
+from dps._runtime.modes.allreduce cimport AllReduceStep
+from dps._runtime.channel.base cimport ShardChannel
+from dps._runtime.channel.mapped cimport MappedChannel
+from dps._runtime.channel.stream cimport StreamChannel
+from dps._runtime.wire.message cimport BAD_GRADIENT, PUSH, RAN, STOPPED
+from dps._runtime.shared.words cimport R_RING, S_VERSION, W_STOP, load, store
+
+
+cdef class RingStep(AllReduceStep):
+    """A rank's steps on its own copy, whose whole vectors go round.
+
+    Parameters
+    ----------
+    place : int
+        The member that this rank is; -1: another rank of its host takes part for it.
+    """
+
+    cdef int place
+    cdef int n_places
+    cdef const int64_t* cuts            # (n_places + 1,)
+    cdef MappedChannel own
+    cdef ShardChannel right
+
+    def __init__(self, rank, channels, held, total, version, activity, update, host, int place):
+        AllReduceStep.__init__(self, rank, channels, held, total, version, activity, update, host)
+        self.place, self.n_places = place, len(channels)
+        cuts = np.arange(self.n_places + 1, dtype=np.int64) * self.size // self.n_places
+        self.cuts = <const int64_t*> self.keep(cuts)
+        if place >= 0:
+            self.own = <MappedChannel?> channels[place]
+            self.right = channels[(place + 1) % self.n_places]
+
+    cdef int _exchange_with_all(
+        self, int64_t op, const char* given, int64_t rows, double rate, char* taken
+    ) except -1 nogil:
+        cdef int number
+        if op != PUSH or self.n_places == 1:
+            return AllReduceStep._exchange_with_all(self, op, given, rows, rate, taken)
+        if load(&self.own.words, W_STOP) != 0:
+            return STOPPED
+        if not self.numbers.copy_checked(taken, given, self.size):
+            return BAD_GRADIENT
+        self._go_round(taken, rows)
+        store(&self.own.kept, S_VERSION, self.version + self.sequence)
+        for number in range(self.n_places):  # it sends the shards nothing else in this step
+            if (<ShardChannel> self._channels[number]).far:
+                (<StreamChannel> self._channels[number]).heartbeat()
+        self.activity.spend(PUSHING, -1)
+        return RAN
+
+    cdef int _go_round(self, char* values, int64_t own_rows) except -1 nogil:
+        """Make the mean of a rank's values."""
+        cdef int64_t rows = own_rows
+        cdef Py_ssize_t itemsize = self.numbers.itemsize
+        cdef int j, last = self.n_places - 1
+        for j in range(last):
+            self._put(j, self._chunk(-j), values, rows)
+            rows = own_rows + self._await(j)
+            self.numbers.add(
+                values + self._first(self._chunk(-j - 1)), self._came(j),
+                self._length(self._chunk(-j - 1)),
+            )
+        self.numbers.divide(
+            values + self._first(self._chunk(1)), <double> max(rows, 1),
+            self._length(self._chunk(1)),
+        )
+        for j in range(last):
+            self._put(last + j, self._chunk(1 - j), values, rows)
+            self._await(last + j)
+            memcpy(
+                values + self._first(self._chunk(-j)), self._came(last + j),
+                self._length(self._chunk(-j)) * itemsize,
+            )
+        return 0
+
+    cdef int _chunk(self, int shift) noexcept nogil:
+        """The chunk that lies so many places to the right of this member's own."""
+        return (self.place + shift + self.n_places) % self.n_places
+
+    cdef Py_ssize_t _first(self, int chunk) noexcept nogil:
+        """Where a chunk begins, in bytes."""
+        return self.cuts[chunk] * self.numbers.itemsize
+
+    cdef Py_ssize_t _length(self, int chunk) noexcept nogil:
+        """Elements of a chunk."""
+        return self.cuts[chunk + 1] - self.cuts[chunk]
+
+    cdef int _put(self, int number, int chunk, const char* values, int64_t rows) except -1 nogil:
+        self.activity.push(
+            (self.place + 1) % self.n_places, self._length(chunk) * self.numbers.itemsize
+        )
+        return self.right.put(
+            number, values + self._first(chunk), self._length(chunk), rows, self._sequence(number)
+        )
+
+    cdef int64_t _await(self, int number) except -1 nogil:
+        """Wait for a message; the rows behind it."""
+        self.own.wait(R_RING, 0, self._sequence(number))
+        return self.own.ring.rows[number]
+
+    cdef int64_t _sequence(self, int number) noexcept nogil:
+        return self.sequence * 2 * (self.n_places - 1) + number + 1
+
+    cdef const char* _came(self, int number) noexcept nogil:
+        return self.own.ring.at + number * self.own.ring.stride

@@ -1,0 +1,41 @@
+"""Sync: the shards hold the parameters, and an update waits for every rank.
+
+One step applies ``sum_r g_r / sum_r n_r``, summed in rank order: an exchange (whole.pyx) in
+which each rank applies the mean to its own slice of the parameters. Element-wise optimizers make
+the slices invisible in the result. By keys the last step of an epoch brings all of a rank's slice
+up to date, before DONE: outside of an epoch nothing is lazy.
+"""
+from dps._runtime.shared.activity cimport PULL as PULLING
+from dps._runtime.channel.mapped cimport MappedChannel
+from dps._runtime.wire.message cimport RAN
+from dps._runtime.step cimport Step
+
+
+cdef class SynchronousChannel(MappedChannel):
+    """A rank's channel to a shard that holds parameters."""
+
+    cdef int use(self, Py_ssize_t first, Py_ssize_t last) except -1 nogil:
+        return self.update.apply(
+            self.params, self.scratch.at, self.state, self.size, first, last, self.request.step,
+            self.request.rate,
+        )
+
+    cdef int pushed(self, char* taken) except -1 nogil:
+        cdef int status = self.reduce_slice()
+        if status == RAN and taken != self.params:
+            self.give(self.params, taken)
+            self.activity.spend(PULLING, -1)
+        return status
+
+    cdef int use_keys(self, Py_ssize_t n) except -1 nogil:
+        cdef bint finite = self.apply_keys(
+            self.merged.keys.list, self.sums.at, n, self.request.step
+        )
+        if self.request.step == self.lazy.lazy.before + self.lazy.lazy.steps:
+            finite &= self.flush_keys(self.slice.start, self.slice.stop, self.request.step)
+            self.expire_rows(self.slice.start // self.key_width, self.slice.stop // self.key_width)
+        return finite
+
+
+cdef class SynchronousStep(Step):
+    """A rank's synchronous steps; with one mapped shard `params` may be the window's own."""

@@ -1,0 +1,1 @@
+"""Words that ranks share, and their accounts."""

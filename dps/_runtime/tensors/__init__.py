@@ -1,0 +1,1 @@
+"""Parts of named tensors, and their mirrors."""

@@ -1,0 +1,286 @@
+"""The shard's side of a rank or a caller that is far: a thread that does what it asks for.
+
+Owns what crosses the wire and where it is put: of a rank a gradient into its slot, an answer from
+where it lies; of a caller keys and values, whole, before a part is touched. What a step does is the
+channel's, which is the same class as that of a rank that has mapped the window; what a read or
+write does is the part's. It must not know modes or Dask.
+
+A request and its answer, in turn, until the wire is closed. What a crash leaves: of a rank, before
+its request is complete, half a gradient in the slot, which has not ARRIVED; later the step goes on
+as if the rank lived, and its answer finds nobody. Of a caller: nothing, or a write that is whole.
+Of the shard: a closed connection, on which the next or present request is an error at once.
+"""
+from libc.stdint cimport int64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy, memset
+
+from dps._kernels.buffer cimport Buffer
+from dps._runtime.shared.activity cimport EPOCH, WIDTH
+from dps._runtime.channel.mapped cimport MappedChannel
+from dps._runtime.wire.message cimport (
+    ACCOUNT, Answer, BROADCAST, CALL, FILL, MEAN, PULL, PULL_KEYS, PUSH, PUSH_KEYS, RAISED, RAN,
+    READ, Request, RING
+)
+from dps._runtime.tensors.part cimport TensorPart
+from dps._runtime.wire.wire cimport Wire
+
+from dps.errors import FencedError
+
+#: What is longer would not be counted in bytes.
+cdef int64_t MOST_KEYS = <int64_t> 1 << 40
+
+#: Elements that a request may speak of: whatever they are, their bytes can be counted.
+cdef int64_t MOST = <int64_t> 1 << 56
+
+#: Ids are below that.
+cdef int64_t MOST_IDS = <int64_t> 1 << 62
+
+
+cdef class Service:
+    """Serves whoever is far: a rank by its channel in the window, a caller by parts of tensors.
+
+    ``respond(bytes)`` calls the function that a message means, and does not raise. Of a caller,
+    `entry` is where its last write is noted.
+    """
+
+    cdef MappedChannel channel        # of a rank; None: a caller is served
+    cdef list parts             # of tensors: what a caller may ask of
+    cdef void** held            # the same
+    cdef int64_t n_held
+    cdef int64_t entry          # where the last write of a caller is noted
+    cdef Wire wire
+    cdef object respond
+    cdef Request* request
+    cdef Answer* answer
+    cdef Request own_request    # of a caller; a rank's are its channel's
+    cdef Answer own_answer
+    cdef bint working           # on a request that has come whole
+    cdef char* slot
+    cdef Py_ssize_t slot_size
+    cdef Buffer values            # of a part, and those that are wanted
+    cdef Buffer results
+    cdef Buffer keys              # that have come last
+    cdef Buffer sparse            # keys and values of an answer, side by side
+
+    def __init__(
+        self, Wire wire, respond, MappedChannel channel=None, parts=(), int64_t entry=-1
+    ):
+        cdef int number
+        cdef Py_ssize_t itemsize
+        self.channel, self.wire, self.respond, self.entry = channel, wire, respond, entry
+        self.keys, self.sparse, self.values, self.results = Buffer(), Buffer(), Buffer(), Buffer()
+        self.request, self.answer = &self.own_request, &self.own_answer
+        if channel is not None:
+            self.request, self.answer = &channel.request, &channel.answer
+            itemsize = channel.numbers.itemsize
+            self.slot = channel.slots.at + channel.rank * channel.slots.stride * itemsize
+            self.slot_size = channel.size * itemsize
+        free(self.held)
+        self.parts = list(parts)
+        self.n_held = len(self.parts)
+        self.held = <void**> calloc(max(self.n_held, 1), sizeof(void*))
+        if self.held is NULL:
+            raise MemoryError
+        for number, part in enumerate(self.parts):
+            self.held[number] = <void*> (<TensorPart?> part)
+
+    def __dealloc__(self):
+        free(self.held)
+
+    def run(self, pickled):
+        """Serve until the wire is closed.
+
+        Parameters
+        ----------
+        pickled : callable
+            The bytes of an exception that was raised at work.
+        """
+        while True:
+            self.working = False
+            try:
+                with nogil:
+                    called = self._serve()
+            except FencedError as error:  # nobody knows where the next request would begin
+                self._send(RAISED, pickled(error))
+                return
+            except Exception as error:
+                if not self.working:
+                    raise
+                self._send(RAISED, pickled(error))
+                continue
+            if not called:
+                return
+            self._send(RAN, self.respond(bytes(self.wire.receive_bytes(self.request.nbytes))))
+
+    def _send(self, int64_t status, bytes payload):
+        cdef const char* result = payload
+        memset(self.answer, 0, sizeof(Answer))
+        self.answer.status, self.answer.nbytes = status, len(payload)
+        with nogil:
+            self._reply(result)
+
+    cdef bint _serve(self) except -1 nogil:
+        """Answer what needs no interpreter; whether a call has come, else nobody is there."""
+        cdef int64_t waited
+        cdef int status
+        while self.wire.receive(self.request, sizeof(Request)):
+            if self.request.op == CALL:
+                return True
+            if READ <= self.request.op <= FILL:
+                self._serve_part()
+                continue
+            if self.channel is None:
+                self._refuse()
+            if self.request.op == ACCOUNT:
+                self._receive_account()
+                continue
+            if self.request.op == RING:
+                self._receive_round()
+                continue
+            self._receive()
+            waited = self.channel.activity.waited_so_far()
+            self.channel.activity.rest()
+            self.working = True
+            status = self._step()
+            self.working = False
+            self.answer.waited = self.channel.activity.waited_so_far() - waited
+            self.answer.status = status
+            if status == RAN and self.request.op == PUSH_KEYS and self.channel.mean.n_parts:
+                self._reply_by_keys()
+            else:
+                self._reply(self.channel.result)
+        return False
+
+    cdef int _serve_part(self) except -1 nogil:
+        """Read or write a part, once all that it takes has come."""
+        if not 0 <= self.request.part < self.n_held:
+            self._refuse()
+        return self._use_part(<TensorPart> self.held[self.request.part])
+
+    cdef int _use_part(self, TensorPart part) except -1 nogil:
+        cdef Request* request = self.request
+        cdef int64_t n = request.n_keys, keyed = 0, size
+        if not 0 <= n <= MOST // max(part.width, 1):
+            self._refuse()
+        size = n * part.numbers.itemsize
+        if request.start < 0:
+            size *= part.width
+            keyed = n * <int64_t> sizeof(int64_t)
+        if request.nbytes != keyed + (0 if request.op == READ else size):
+            self._refuse()
+        self._take(self.keys.fit(keyed), keyed)
+        if request.op != READ:
+            self._take(self.values.fit(size), size)
+        if request.back:
+            self.results.fit(size)
+        if not request.passed:
+            request.entry = self.entry
+        self.working = True
+        part.run(request, <int64_t*> self.keys.at, self.values.at, self.results.at, self.answer)
+        self.working = False
+        return self._reply(self.results.at)
+
+    cdef int _take(self, void* place, Py_ssize_t nbytes) except -1 nogil:
+        if nbytes and not self.wire.receive(place, nbytes):
+            with gil:
+                raise ConnectionError("whoever asked has gone")
+        return 0
+
+    cdef int _receive_account(self) except -1 nogil:
+        """Take in what the rank says of itself; what comes before EPOCH is counted here."""
+        cdef int64_t row[WIDTH]
+        if self.channel.request.nbytes != sizeof(row):
+            self._refuse()
+        self.wire.receive(row, sizeof(row))
+        memcpy(self.channel.activity._row + EPOCH, row + EPOCH, (WIDTH - EPOCH) * sizeof(int64_t))
+        return self.channel.heartbeat()
+
+    cdef int _receive_round(self) except -1 nogil:
+        """Put a message of a ring to its place; it gets no answer."""
+        cdef Request* request = &self.channel.request
+        cdef int64_t place = request.n_keys
+        cdef int64_t stride = self.channel.ring.stride
+        if not (0 <= place < self.channel.ring.places and 0 <= request.nbytes <= stride):
+            self._refuse()
+        self.wire.receive(self.channel.ring.at + place * stride, request.nbytes)
+        return self.channel.has_come(<int> place, request.rows, request.sequence)
+
+    cdef int _receive(self) except -1 nogil:
+        """Put what follows a request to its place."""
+        cdef Request* request = &self.channel.request
+        cdef Py_ssize_t i
+        cdef int64_t least = -MOST_IDS if self.channel.table.n_rows else 0
+        cdef int64_t left = request.nbytes, n = request.n_keys
+        cdef int64_t* keys
+        if request.op == PULL_KEYS or request.op == PUSH_KEYS:
+            if not self.channel.key_width:
+                self._refuse()
+            if n >= 0:
+                left -= min(n, MOST_KEYS) * <int64_t> sizeof(int64_t)
+                # Of ids there may be any number; what a slot takes is looked at when it is filled.
+                if n > self.channel.n_keys and least == 0 or left < 0 or n > MOST_KEYS:
+                    self._refuse()
+                keys = <int64_t*> self.keys.fit(n * sizeof(int64_t))
+                self.wire.receive(keys, n * sizeof(int64_t))
+                for i in range(n):
+                    if not least <= keys[i] < self.channel.n_keys:
+                        self._refuse()
+                self.channel.pick_all(keys, n)
+            if request.op == PUSH_KEYS:
+                left -= self.channel.picks.n * self.channel.key_bytes
+            if left != 0:
+                self._refuse()
+            left = self.channel.picks.n * self.channel.key_bytes if request.op == PUSH_KEYS else 0
+            self.wire.receive(self.channel.values.fit(left), left)
+        elif left == self.slot_size and request.op in (PUSH, MEAN, BROADCAST):
+            self.channel.reserve(False, left)
+            self.wire.receive(self.slot, left)
+        elif left != 0 or request.op not in (PULL, BROADCAST):
+            self._refuse()
+        return 0
+
+    cdef int _refuse(self) except -1 nogil:
+        with gil:
+            raise FencedError(
+                f"a request is refused: kind {self.request.op}, with {self.request.n_keys} keys "
+                f"and {self.request.nbytes} bytes"
+            )
+
+    cdef int _step(self) except -1 nogil:
+        cdef int status
+        self.channel.answer.nbytes = 0
+        self.channel.result = NULL
+        status = self.channel.begin(NULL)
+        if status == RAN:
+            status = self.channel.finish(NULL)
+        if status != RAN:
+            self.channel.answer.nbytes = 0
+        return status
+
+    cdef int _reply_by_keys(self) except -1 nogil:
+        """Send a sparse mean: all its keys, and then all values."""
+        cdef Py_ssize_t each = self.channel.key_bytes, part, n = 0, count
+        cdef char* values
+        for part in range(self.channel.mean.n_parts):
+            n += self.channel.mean.counts[part]
+        self.answer.n_keys, self.answer.nbytes = n, n * (each + <Py_ssize_t> sizeof(int64_t))
+        self.sparse.fit(self.answer.nbytes)
+        values = self.sparse.at + n * sizeof(int64_t)
+        n = 0
+        for part in range(self.channel.mean.n_parts):
+            count = self.channel.mean.counts[part]
+            memcpy(
+                self.sparse.at + n * sizeof(int64_t), self.channel.mean.keys[part],
+                count * sizeof(int64_t),
+            )
+            memcpy(values + n * each, self.channel.mean.values[part], count * each)
+            n += count
+        return self._reply(self.sparse.at)
+
+    cdef int _reply(self, const char* result) except -1 nogil:
+        cdef const void* parts[2]
+        cdef Py_ssize_t sizes[2]
+        parts[0], sizes[0] = self.answer, sizeof(Answer)
+        parts[1], sizes[1] = result, self.answer.nbytes
+        self.wire.send(parts, sizes, 2)
+        return 0
