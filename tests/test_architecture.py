@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1] / "dps"
@@ -105,6 +106,28 @@ def test_imports_go_downward() -> None:
         return set() if room in COMPILED else rooms - BELOW[room] - FOR_ALL - {room}
 
     assert offenders(upward) == {}
+
+
+def test_no_files_import_each_other() -> None:
+    """When they are loaded, or for annotations."""
+    graph = {}
+    for path in MODULES:
+        name = ".".join(("dps", *path.relative_to(PACKAGE).with_suffix("").parts))
+        graph[name.removesuffix(".__init__")] = needed(path)
+    order = TopologicalSorter({name: names & graph.keys() for name, names in graph.items()})
+    order.prepare()  # raises a CycleError that names them
+
+
+def needed(path: Path) -> set[str]:
+    """What a module imports outside of functions."""
+    names, left = set(), list(ast.parse(path.read_text()).body)
+    while left:
+        node = left.pop()
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            left += ast.iter_child_nodes(node)
+    return names
 
 
 def test_dask_is_imported_where_it_may_be() -> None:

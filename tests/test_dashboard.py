@@ -35,7 +35,7 @@ import dps
 from dps.errors import VersionError
 from dps.monitor.dashboard import show_fits
 from dps.monitor.page.document import PLOTS, applications
-from dps.monitor.scheduler.plugin import NAME, FitsPlugin
+from dps.monitor.scheduler.plugin import NAME, FitsPlugin, store_of
 from dps.monitor.scheduler.store import FITS
 from dps.preprocessing import FrameEncoder
 
@@ -125,7 +125,7 @@ def test_bokeh_finds_the_documents_sound(path: str) -> None:
     document = Document()
     plugin = FitsPlugin()
     scheduler = SimpleNamespace(plugins={NAME: plugin})
-    applications()[path](scheduler, {}, document)
+    applications(store_of)[path](scheduler, {}, document)
     issues = check_integrity(document.models)
     assert (issues.error, issues.warning) == ([], [])
 

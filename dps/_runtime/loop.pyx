@@ -54,6 +54,25 @@ cdef void _share(Part* parts, Py_ssize_t n, Py_ssize_t wanted, Py_ssize_t left) 
         short -= 1
 
 
+def shares(lefts, Py_ssize_t wanted):
+    """How many of `wanted` rows come from each part, in proportion to what is left of each.
+
+    What rounding leaves over goes to the largest remainders, one row each.
+    """
+    cdef Py_ssize_t p, n = len(lefts)
+    cdef Part* parts = <Part*> calloc(max(n, 1), sizeof(Part))
+    if parts is NULL:
+        raise MemoryError
+    try:
+        for p in range(n):
+            parts[p].left = lefts[p]
+        if wanted:
+            _share(parts, n, wanted, sum(lefts))
+        return [parts[p].share for p in range(n)]
+    finally:
+        free(parts)
+
+
 cdef class StepLoop:
     """Steps of epochs of one rank."""
 

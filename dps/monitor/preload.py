@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dps.monitor.scheduler.plugin import install
+from dps.monitor.scheduler.plugin import install, store_of
 
 
 def _among_dasks_own() -> None:
@@ -18,7 +18,7 @@ def _among_dasks_own() -> None:
         from dps.monitor.page.document import applications
     except ImportError:  # without bokeh there is no dashboard; Dask says so itself
         return
-    dashboard.applications.update(applications())
+    dashboard.applications.update(applications(store_of))
 
 
 def dask_setup(scheduler: Any) -> None:

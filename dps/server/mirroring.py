@@ -11,11 +11,11 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,10 +23,9 @@ from numpy.typing import NDArray
 from dps._runtime.tensors.mirror import MirrorLink
 from dps._runtime.tensors.part import TensorPart
 from dps.errors import DPSError, FencedError, ServerLostError, UnknownOutcomeError
+from dps.server.creating import Creations
 from dps.server.store.store import Store, StoreWord
-
-if TYPE_CHECKING:
-    from dps.server.holding import Holding
+from dps.server.tensors import ServerSpec
 
 #: Elements that are sent at a time.
 _PIECE = 1 << 20
@@ -111,6 +110,33 @@ class Entries:
             self._n = max(self._n, n)
 
 
+class Mirrored(Protocol):
+    """What a shard holds, as far as its mirror is concerned."""
+
+    spec: ServerSpec
+    creations: Creations
+
+    @property
+    def stores(self) -> Sequence[Store]:
+        """Those of its parts."""
+
+    @property
+    def parts(self) -> Sequence[TensorPart]:
+        """Parts of tensors."""
+
+    def notes(self) -> dict[str, Any]:
+        """Notes by name."""
+
+    def taken(self, at: Any) -> Taken:
+        """A part as it is."""
+
+    def check_open(self) -> None:
+        """Raise if it has been closed."""
+
+    def resign(self) -> None:
+        """Its mirror leads."""
+
+
 class Mirroring:
     """A shard's side of its mirror.
 
@@ -119,7 +145,7 @@ class Mirroring:
     sending: held while something is done in both, but for writes, so that the order is the same.
     """
 
-    def __init__(self, holding: Holding) -> None:
+    def __init__(self, holding: Mirrored) -> None:
         self._known = weakref.ref(holding)
         self.on_loss: Callable[[], None] = lambda: None
         self.sending = threading.Lock()
@@ -129,7 +155,7 @@ class Mirroring:
         self._n = 0  # parts that it holds
 
     @property
-    def _holding(self) -> Holding:
+    def _holding(self) -> Mirrored:
         holding = self._known()
         assert holding is not None  # who calls has it
         return holding
@@ -236,7 +262,7 @@ class Mirroring:
         self._mirror, self._whole = None, False
 
     def _link(self, at: int, mirror: Mirror, torn: bool = False) -> MirrorLink:
-        return MirrorLink(mirror.caller(), at, partial(_mend, weakref.ref(self._holding), at), torn)
+        return MirrorLink(mirror.caller(), at, partial(_mend, weakref.ref(self), at), torn)
 
     def _copy(self, at: int, mirror: Mirror, hold: AbstractContextManager[Any]) -> None:
         """Pass on writes to a part, and send its elements to the mirror.
@@ -306,7 +332,7 @@ def _pieces(
         yield -1, -1, np.ascontiguousarray(store.ids[0, rows] - 1), rows
 
 
-def _mend(known: Callable[[], Holding | None], at: int, written: bool) -> None:
-    holding = known()
-    if holding is not None:
-        holding.mirroring.mend(at, written)
+def _mend(known: Callable[[], Mirroring | None], at: int, written: bool) -> None:
+    mirroring = known()
+    if mirroring is not None:
+        mirroring.mend(at, written)

@@ -15,7 +15,7 @@ from dps.monitor.words import count, duration, host, loss, percent
 from dps.training.epochs.records import EpochRecord
 from dps.training.job import FULL_BATCH, FitResult, Job
 from dps.training.replica.activity import RankActivity
-from dps.training.run.recovery import Loss
+from dps.training.run.loss import Loss
 
 #: Replicas with a row of their own; of more, those that compute longest.
 _SHOWN = 16

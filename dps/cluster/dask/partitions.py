@@ -26,7 +26,7 @@ from dps.cluster.dask.loading import (
     send,
     slices_of,
 )
-from dps.cluster.dask.scheduler.standing import homes_after, restored, set_free
+from dps.cluster.dask.scheduler.standing import homes_after, set_free
 from dps.cluster.dask.tasks import call_on_each, call_unopened, cut_out
 from dps.cluster.dask.work import FitWork
 from dps.data.collections.partitions import Partition, Piece, is_dask
@@ -399,7 +399,7 @@ class PlacedData:
                 "began: does it fit into their memory?"
             )
         placed = [value.key for part in self._partitions for value in _futures(part)]
-        set_free(self._work, placed)
+        set_free(self._work.client, placed, self._work.silent, self._work.timeout)
         self._release({f.key for number in lost for f in _futures(self._partitions[number])})
         unmade = [number for number, stage in enumerate(self._stages) if stage < 0]
         gone = {number for number in unmade if self._origins[number] is None}
@@ -408,7 +408,7 @@ class PlacedData:
             parts |= {number: self._given_of(number) for number in set(unmade) - gone}
             for number in gone | self.gone:
                 del parts[number]
-            gone |= restored(self._work, parts)
+            gone |= self._work.restored(parts)
         for number in gone:
             self._stages[number] = len(self._steps)
         self.gone |= gone

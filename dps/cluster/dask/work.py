@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import logging
+import math
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 from distributed import Client, Future
 
-from dps.cluster.dask.calls import await_futures, fetch, ids, living, present, staying
+from dps.cluster.dask.calls import ask, await_futures, fetch, ids, living, present, staying
 from dps.cluster.dask.scheduler.silence import silent_among
-from dps.cluster.dask.scheduler.standing import set_free
+from dps.cluster.dask.scheduler.standing import set_free, standing
 from dps.cluster.dask.spans import FitSpan
-from dps.data.collections.partitions import Counted
+from dps.data.collections.partitions import Counted, Partition
 from dps.data.collections.sealed import sealed
 from dps.errors import ClusterError, WorkerLostError
 
@@ -22,6 +23,9 @@ _log = logging.getLogger("dps")
 
 #: Seconds within which a worker answers that is well.
 _AT_ONCE = 0.2
+_TICK = 0.02
+#: Seconds after which tasks are set free again from workers that do not answer.
+_AGAIN = 1.0
 
 
 class FitWork:
@@ -61,7 +65,10 @@ class FitWork:
 
     def wait(self, futures: Sequence[Future], of: Mapping[Future, int] | None = None) -> None:
         """Wait for pinned tasks; `of` gives the partition of each, for reports of loading."""
-        free = partial(set_free, self, [future.key for future in futures])
+        keys = [future.key for future in futures]
+
+        def free() -> None:
+            set_free(self.client, keys, self.silent, self.timeout)
 
         def check() -> None:
             self.check()
@@ -87,6 +94,39 @@ class FitWork:
         """What tasks that have ended returned."""
         with self.explaining():
             return fetch(self.client, futures, self.timeout, self.check)
+
+    def restored(self, given: Mapping[int, Partition]) -> set[int]:
+        """Wait until Dask has the Futures of some partitions again; those that it will never have.
+
+        It computes them again where it knows how. Nobody does of what was scattered.
+        """
+        keys = {
+            number: [value.key for value in vars(part).values() if isinstance(value, Future)]
+            for number, part in given.items()
+        }
+        wanted = [key for some in keys.values() for key in some]
+        since, before, freed = time.monotonic(), -1, -math.inf
+        while wanted:
+            if time.monotonic() - freed > _AGAIN and (self.silent or freed < 0):
+                set_free(self.client, wanted, self.silent, self.timeout)
+                freed = time.monotonic()
+            found = ask(
+                self.client, "_run_on_scheduler", self.timeout,
+                function=standing(), keys=wanted, silent=self.silent,
+            )  # fmt: skip
+            coming = sum(state == "coming" for state in found.values())
+            if not coming:
+                return {number for number, some in keys.items() if "gone" in map(found.get, some)}
+            self.check()
+            if coming != before:
+                since, before = time.monotonic(), coming
+            if time.monotonic() - since > self.timeout:
+                raise ClusterError(
+                    f"Dask has not computed {coming} partitions again that a worker had for "
+                    f"{self.timeout:g} s: raise dps.timeout of dask.config if that may take longer"
+                )
+            time.sleep(_TICK)
+        return set()
 
     @contextmanager
     def explaining(self) -> Iterator[None]:

@@ -13,7 +13,7 @@ from sklearn.utils._param_validation import InvalidParameterError
 from dps.cluster.options import Options
 
 if TYPE_CHECKING:
-    from dps.estimators.base.estimator import DistributedEstimator
+    from sklearn.base import BaseEstimator
 
 #: Parameters of estimators; a hint is given where the estimator has what it names.
 _PARAMETERS = {
@@ -76,9 +76,7 @@ def refuse_unknown(
         )
 
 
-def refuse_classes(
-    estimator: DistributedEstimator, constraints: Mapping[str, Sequence[Any]]
-) -> None:
+def refuse_classes(estimator: BaseEstimator, constraints: Mapping[str, Sequence[Any]]) -> None:
     """Raise if a parameter is a class, where an object of it may be given."""
     for name, allowed in constraints.items():
         given = getattr(estimator, name, None)

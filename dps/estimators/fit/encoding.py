@@ -28,9 +28,9 @@ from dps.preprocessing.dtypes import check_frame
 
 if TYPE_CHECKING:
     import pandas as pd
+    from sklearn.base import BaseEstimator
 
     from dps.cluster.base import Cluster
-    from dps.estimators.base.estimator import DistributedEstimator
     from dps.preprocessing.reader import Reader
 
 
@@ -69,7 +69,7 @@ class Encoding:
 
 
 def encoding_for(
-    estimator: DistributedEstimator, X: Any, going_on: bool, gaps: bool = False
+    estimator: BaseEstimator, X: Any, going_on: bool, gaps: bool = False
 ) -> Encoding | None:
     """How `X` is encoded; None if it is trained on as it is.
 
@@ -131,7 +131,7 @@ def by_places(encoder: FrameEncoder) -> bool:
     return list(encoder._layout.columns) == places(len(encoder._layout.columns))
 
 
-def select(estimator: DistributedEstimator, encoder: FrameEncoder, X: Any, reset: bool) -> Any:
+def select(estimator: BaseEstimator, encoder: FrameEncoder, X: Any, reset: bool) -> Any:
     """The columns of `X` that the encoder was fitted to, found by name; any order will do.
 
     Those of an array are found by their places, if it was fitted to one.
@@ -164,7 +164,7 @@ def index_of(names: Iterable[Any]) -> Any:
         return pd.Index(names, dtype=object)
 
 
-def coefficient_names(estimator: DistributedEstimator) -> np.ndarray:
+def coefficient_names(estimator: BaseEstimator) -> np.ndarray:
     """Names of the columns that the coefficients belong to."""
     if estimator.encoder_ is not None:
         return np.asarray(estimator.encoder_.get_feature_names_out())

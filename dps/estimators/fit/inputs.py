@@ -27,12 +27,13 @@ from dps.data.feed.blocks import as_rows
 from dps.data.survey.defects import defect_of_structure
 
 if TYPE_CHECKING:
+    from sklearn.base import BaseEstimator
+
     from dps.data.survey.rows import DataSummary
-    from dps.estimators.base.estimator import DistributedEstimator
 
 
 def partitions_for(
-    estimator: DistributedEstimator,
+    estimator: BaseEstimator,
     X: Any,
     y: Any,
     sample_weight: Any,
@@ -95,7 +96,7 @@ def _weights(sample_weight: Any, rows: int) -> Any:
     return sample_weight
 
 
-def plain(estimator: DistributedEstimator, X: Any, reset: bool, all_finite: bool | str) -> Any:
+def plain(estimator: BaseEstimator, X: Any, reset: bool, all_finite: bool | str) -> Any:
     """Local data that is read as it is: an array or CSR of numbers."""
     frame = X if is_frame(X) else None
     if frame is not None:
@@ -119,7 +120,7 @@ def plain(estimator: DistributedEstimator, X: Any, reset: bool, all_finite: bool
     return X
 
 
-def check_found(estimator: DistributedEstimator, summary: DataSummary, reset: bool) -> None:
+def check_found(estimator: BaseEstimator, summary: DataSummary, reset: bool) -> None:
     """Take in, or compare, columns as they are once partitions have been computed."""
     found: object = np.empty((1, summary.n_features))
     if summary.columns is not None:

@@ -20,11 +20,12 @@ from dps.optimizers import Optimizer
 from dps.optimizers.schedules import Schedule
 
 if TYPE_CHECKING:
+    from sklearn.base import BaseEstimator
+
     from dps.cluster.base import Cluster
     from dps.data.columns import Columns
     from dps.data.feed.targets import TargetEncoding
     from dps.data.survey.rows import DataSummary
-    from dps.estimators.base.estimator import DistributedEstimator
     from dps.modes import Mode
     from dps.training.epochs.stopping import StoppingRule
     from dps.training.job import Job
@@ -37,7 +38,7 @@ class Survey:
     """One fit as `_plan` of an estimator sees it: what was asked for, and what the data is."""
 
     fit: str  # its id
-    estimator: DistributedEstimator
+    estimator: BaseEstimator
     loss: Loss  # as the user gave it; `targets` has the one that is trained
     mode: Mode
     start: TrainState | None  # where training goes on from

@@ -23,7 +23,6 @@ from dps.monitor.page.palette import DARK, LIGHT, Palette
 from dps.monitor.page.servers import ServersPanel
 from dps.monitor.page.tables import EventLog, Shards
 from dps.monitor.page.view import Panel, view_of
-from dps.monitor.scheduler.plugin import plugin_of
 from dps.monitor.scheduler.store import Store
 
 #: How often a page looks for something new, in milliseconds.
@@ -65,9 +64,13 @@ _CHIPS = """
 """
 
 
-def applications() -> dict[str, Callable[..., None]]:
-    """Functions that make the documents, by path, as Dask's dashboard takes them."""
-    return {"/dps": _page, **{path: partial(_single, name) for path, name in PLOTS.items()}}
+def applications(store_of: Callable[[Any], Store]) -> dict[str, Callable[..., None]]:
+    """Functions that make the documents, by path, as Dask's dashboard takes them.
+
+    `store_of` finds what a scheduler knows of fits.
+    """
+    singles = {path: partial(_single, name, store_of) for path, name in PLOTS.items()}
+    return {"/dps": partial(_page, store_of), **singles}
 
 
 def enter(variables: dict[str, Any]) -> None:
@@ -85,13 +88,15 @@ def enter(variables: dict[str, Any]) -> None:
     ]
 
 
-def _page(scheduler: Any, extra: Mapping[str, object], doc: Any) -> None:
+def _page(
+    store_of: Callable[[Any], Store], scheduler: Any, extra: Mapping[str, object], doc: Any
+) -> None:
     """All of it."""
     from distributed.dashboard.components import scheduler as dask_pages
 
     folders = [Path(__file__).parent, Path(dask_pages.__file__).parents[2] / "http" / "templates"]
     environment = Environment(loader=ChoiceLoader([FileSystemLoader(f) for f in folders]))
-    store = plugin_of(scheduler).store
+    store = store_of(scheduler)
     palette, chosen = _asked(doc)
     choice = Choice(store, chosen)
     panels = {name: panel(palette) for name, panel in PANELS.items()}
@@ -103,7 +108,13 @@ def _page(scheduler: Any, extra: Mapping[str, object], doc: Any) -> None:
     _follow(doc, store, list(panels.values()), choice)
 
 
-def _single(name: str, scheduler: Any, extra: Mapping[str, object], doc: Any) -> None:
+def _single(
+    name: str,
+    store_of: Callable[[Any], Store],
+    scheduler: Any,
+    extra: Mapping[str, object],
+    doc: Any,
+) -> None:
     """One plot alone, as notebooks and JupyterLab embed it."""
     environment = Environment(loader=FileSystemLoader(Path(__file__).parent))
     palette, chosen = _asked(doc)
@@ -112,7 +123,7 @@ def _single(name: str, scheduler: Any, extra: Mapping[str, object], doc: Any) ->
     doc.template = environment.get_template("single.html")
     doc.template_variables.update(palette=palette)
     doc.add_root(panel.root)
-    store = plugin_of(scheduler).store
+    store = store_of(scheduler)
     _follow(doc, store, [panel], Choice(store, chosen))
 
 

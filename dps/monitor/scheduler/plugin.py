@@ -59,7 +59,10 @@ class FitsPlugin(SchedulerPlugin):  # type: ignore[misc]
         enter(variables)
         if "/dps" not in shown[0].app_paths:
             self._application = BokehApplication(
-                applications(), scheduler, prefix=shown[0].prefix, template_variables=variables
+                applications(store_of),
+                scheduler,
+                prefix=shown[0].prefix,
+                template_variables=variables,
             )
             scheduler.http_application.add_application(self._application)
             self._application.initialize(IOLoop.current())
@@ -85,6 +88,11 @@ def plugin_of(scheduler: Any) -> FitsPlugin:
             plugin.log_event(TOPIC, event)
         plugin.store.servers.keep(scheduler.workers, time())
     return scheduler.plugins[NAME]
+
+
+def store_of(scheduler: Any) -> Store:
+    """What a scheduler knows of fits."""
+    return plugin_of(scheduler).store
 
 
 def install(dask_scheduler: Any) -> str | None:

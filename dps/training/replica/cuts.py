@@ -21,7 +21,7 @@ from dps.data.feed.cuts import Cut, LoadedCut, StreamedCut, cut_at
 from dps.data.keep.streams import Stream, Values, open_partition
 
 if TYPE_CHECKING:
-    from dps.training.replica.replica import ReplicaSpec
+    from dps.training.replica.spec import ReplicaSpec
 
 
 def cuts_of(spec: ReplicaSpec, partitions: Sequence[Partition]) -> Iterator[Cut]:

@@ -7,7 +7,6 @@ name, or which mode the channel belongs to.
 from __future__ import annotations
 
 import copy
-import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,72 +20,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dps._runtime.shared.activity import COMPUTE, LOAD, PULL, PUSH, Activity
-from dps.data.collections.partitions import Partition, Piece
+from dps.data.collections.partitions import Partition
 from dps.data.feed.batches import Batches
 from dps.data.feed.cuts import Source
-from dps.data.feed.held_out import HeldOut
-from dps.data.feed.targets import TargetEncoding
 from dps.errors import DPSError, ReplicaError, StoppedError
-from dps.models import Model
-from dps.modes import Mode
 from dps.server.group.session import Session
 from dps.training.epochs.records import EpochRecord, EpochReport
-from dps.training.epochs.stopping import StoppingRule
-from dps.training.lbfgs.full_batch import FullBatch, train_full_batch
+from dps.training.lbfgs.full_batch import train_full_batch
 from dps.training.replica.activity import RankActivity
 from dps.training.replica.blas import one_thread_each
-from dps.training.replica.channel import Channel, ChannelSpec, Decide
+from dps.training.replica.channel import Channel, Decide
 from dps.training.replica.cuts import cuts_of
 from dps.training.replica.pauses import Pauses
-from dps.training.replica.steps import FROM_THE_START, Begun, Steps
+from dps.training.replica.spec import ReplicaSpec
+from dps.training.replica.steps import FROM_THE_START, Steps
 from dps.training.replica.user_errors import SentCause, described
 from dps.training.replica.validation import HeldOutRows, Validation
 from dps.transport import HostLink, Link, connect
 
 _BEAT_EVERY = 1.0  # seconds, or a quarter of the timeout
-
-
-@dataclass(frozen=True)
-class ReplicaSpec:
-    """Everything a replica is given."""
-
-    fit: str
-    fence: int  # the attempt; a replica of another one is refused
-    worker: str  # where it should run
-    channel: ChannelSpec
-    mode: Mode
-    model: Model
-    targets: TargetEncoding
-    pieces: tuple[Piece, ...]  # its rows
-    cut_rows: int  # rows of a streamed partition that are read together, at the most
-    steps: int  # steps of an epoch
-    stopping: StoppingRule
-    seed: int
-    shuffle: bool
-    held_out: HeldOut  # rows that are not trained on
-    epochs_before: int  # epochs done by earlier fits that this one carries on from
-    # The last epoch of this fit that lies behind the parameters it starts from.
-    previous: EpochRecord | None
-    full_batch: FullBatch | None  # train on all rows at once rather than by stochastic steps
-    finish: FullBatch | None  # do so once these are on a plateau
-    pauses_every: float = math.inf  # seconds between snapshots within an epoch; infinity: none
-    # Of the first epoch, of which some steps may be behind; see :meth:`Steps.epoch`.
-    begun: Begun = FROM_THE_START
-
-    @property
-    def done(self) -> int:
-        """Epochs of this fit that were closed before the group began, which counts from 0."""
-        return 0 if self.previous is None else self.previous.epoch
-
-    @property
-    def epochs(self) -> int:
-        """Epochs that may follow."""
-        return self.stopping.max_iter - self.done
-
-    @property
-    def on_plateau(self) -> bool:
-        """Whether passes over all rows were what came next."""
-        return self.previous is not None and self.previous.plateau > 0
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from dps.training.replica.user_errors import described
 
 if TYPE_CHECKING:
     from dps.training.job import FitResult, Job
-    from dps.training.run.recovery import Loss
+    from dps.training.run.loss import Loss
 
 #: Epochs that one event lists at the most.
 _MOST = 64

@@ -29,7 +29,7 @@ from dps.training.job import Job
 from dps.training.plan.plan import Plan, place_shards
 from dps.training.position import Interim
 from dps.training.replica.channel import ChannelSpec, HostPlace
-from dps.training.replica.replica import ReplicaSpec
+from dps.training.replica.spec import ReplicaSpec
 from dps.training.replica.steps import Begun
 
 #: The ranks of each host; the first of them leads.

@@ -14,13 +14,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from dps.cluster.base import Cluster
 from dps.data.survey.rows import DataSummary
 from dps.errors import ClusterError, DPSError, ServerLostError, WorkerLostError
 from dps.training.job import Job
 from dps.training.position import Interim, Position
+from dps.training.run.loss import Loss
 from dps.training.run.supervise import Watcher
 
 _log = logging.getLogger("dps")
@@ -28,38 +29,6 @@ _log = logging.getLogger("dps")
 
 #: Seconds that a call may take by which the state of a fit is read that has failed.
 _LAST_LOOK_SECONDS = 10.0
-
-
-@dataclass(frozen=True)
-class Loss:
-    """A loss after which a fit has gone on."""
-
-    what: str  # what was lost, and where
-    epoch: int  # the epoch at work then, or the one to come while data is loaded
-    redone: int  # closed epochs that had to be trained again, since their state was lost
-    dropped: int  # rows that are trained on no more
-    # From the news to the next generation's begin, or until its data was there again.
-    seconds: float
-    loading: bool = False  # whether only data was lost
-    steps: int = 0  # steps of the epoch that were not lost: it goes on behind a snapshot within it
-
-    def line(self) -> str:
-        """In words.
-
-        Examples
-        --------
-        >>> Loss("a worker died (worker tcp://a:1)", 3, 0, 0, 0.25).line()
-        'a worker died (worker tcp://a:1); epoch 3 was begun again after 0.25 s'
-        """
-        if self.loading:
-            return f"{self.what}; its data was loaded again within {self.seconds:.3g} s"
-        redone = f", with {self.redone} closed before it" if self.redone else ""
-        dropped = f", without {self.dropped:,} rows" if self.dropped else ""
-        how = f"went on with step {self.steps + 1}" if self.steps else "was begun again"
-        return (
-            f"{self.what}; epoch {self.epoch - self.redone} {how} after {self.seconds:.3g} s"
-            f"{redone}{dropped}"
-        )
 
 
 class Recovery:

@@ -6,23 +6,12 @@ The scheduler is asked in Dask's own words alone: it need not have dps.
 from __future__ import annotations
 
 import asyncio
-import math
-import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
-from distributed import Future
+from distributed import Client
 
 from dps.cluster.dask.calls import ask
-from dps.data.collections.partitions import Partition
-from dps.errors import ClusterError
-
-if TYPE_CHECKING:
-    from dps.cluster.dask.work import FitWork
-
-_TICK = 0.02
-#: Seconds after which tasks are set free again from workers that do not answer.
-_AGAIN = 1.0
 
 
 def homes_after(holders: Sequence[str], alive: Sequence[str]) -> list[str]:
@@ -53,41 +42,7 @@ def homes_after(holders: Sequence[str], alive: Sequence[str]) -> list[str]:
     return homes
 
 
-def restored(work: FitWork, given: Mapping[int, Partition]) -> set[int]:
-    """Wait until Dask has the Futures of some partitions again; those that it will never have.
-
-    It computes them again where it knows how. Nobody does of what was scattered.
-    """
-    keys = {
-        number: [value.key for value in vars(part).values() if isinstance(value, Future)]
-        for number, part in given.items()
-    }
-    wanted = [key for some in keys.values() for key in some]
-    since, before, freed = time.monotonic(), -1, -math.inf
-    while wanted:
-        if time.monotonic() - freed > _AGAIN and (work.silent or freed < 0):
-            set_free(work, wanted)
-            freed = time.monotonic()
-        found = ask(
-            work.client, "_run_on_scheduler", work.timeout,
-            function=_standing(), keys=wanted, silent=work.silent,
-        )  # fmt: skip
-        coming = sum(state == "coming" for state in found.values())
-        if not coming:
-            return {number for number, some in keys.items() if "gone" in map(found.get, some)}
-        work.check()
-        if coming != before:
-            since, before = time.monotonic(), coming
-        if time.monotonic() - since > work.timeout:
-            raise ClusterError(
-                f"Dask has not computed {coming} partitions again that a worker had for "
-                f"{work.timeout:g} s: raise dps.timeout of dask.config if that may take longer"
-            )
-        time.sleep(_TICK)
-    return set()
-
-
-def set_free(work: FitWork, keys: Sequence[Any]) -> None:
+def set_free(client: Client, keys: Sequence[Any], silent: Collection[str], timeout: float) -> None:
     """Let those that stay run what some keys need that workers have, or are to run, that do not.
 
     Dask keeps the pin of a task that it knows, whoever asks for it again, and would wait for ever.
@@ -140,20 +95,19 @@ def set_free(work: FitWork, keys: Sequence[Any]) -> None:
                 dask_worker._handle_remove_worker(other, f"dps-hang-up-{time()}")
 
     fetching = ask(
-        work.client, "_run_on_scheduler", work.timeout,
-        function=free, keys=list(keys), silent=work.silent,
+        client, "_run_on_scheduler", timeout, function=free, keys=list(keys), silent=silent,
     )  # fmt: skip
-    if work.silent and fetching:
+    if silent and fetching:
         # A worker that is to run one of these tasks, and fetches what it needs from a silent one,
         # would not run it before that has ended. As if they had died, for such workers alone. In
         # Dask's message of that a second one, in front of which no connection has ended, would end
         # the worker itself.
-        silent = set(work.silent)  # which may change before it is sent
-        asking = work.client._run(hang_up, silent=silent, workers=fetching, on_error="return")
-        asyncio.run_coroutine_threadsafe(asking, work.client.loop.asyncio_loop)
+        gone = set(silent)  # which may change before it is sent
+        asking = client._run(hang_up, silent=gone, workers=fetching, on_error="return")
+        asyncio.run_coroutine_threadsafe(asking, client.loop.asyncio_loop)
 
 
-def _standing() -> Callable[..., dict[Any, str]]:
+def standing() -> Callable[..., dict[Any, str]]:
     """A function that the scheduler runs; made here, so that it is pickled by value."""
 
     def look(dask_scheduler: Any, keys: Sequence[Any], silent: set[str]) -> dict[Any, str]:

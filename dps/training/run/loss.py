@@ -1,0 +1,37 @@
+"""What a fit lost and went on without."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A loss after which a fit has gone on."""
+
+    what: str  # what was lost, and where
+    epoch: int  # the epoch at work then, or the one to come while data is loaded
+    redone: int  # closed epochs that had to be trained again, since their state was lost
+    dropped: int  # rows that are trained on no more
+    # From the news to the next generation's begin, or until its data was there again.
+    seconds: float
+    loading: bool = False  # whether only data was lost
+    steps: int = 0  # steps of the epoch that were not lost: it goes on behind a snapshot within it
+
+    def line(self) -> str:
+        """In words.
+
+        Examples
+        --------
+        >>> Loss("a worker died (worker tcp://a:1)", 3, 0, 0, 0.25).line()
+        'a worker died (worker tcp://a:1); epoch 3 was begun again after 0.25 s'
+        """
+        if self.loading:
+            return f"{self.what}; its data was loaded again within {self.seconds:.3g} s"
+        redone = f", with {self.redone} closed before it" if self.redone else ""
+        dropped = f", without {self.dropped:,} rows" if self.dropped else ""
+        how = f"went on with step {self.steps + 1}" if self.steps else "was begun again"
+        return (
+            f"{self.what}; epoch {self.epoch - self.redone} {how} after {self.seconds:.3g} s"
+            f"{redone}{dropped}"
+        )
