@@ -235,7 +235,7 @@ def test_what_shards_wrote_elsewhere_is_no_checkpoint(
 
 
 def started(path: Path, how: str) -> subprocess.Popen[bytes]:
-    harness = str(Path(__file__).parent / "harness")
+    harness = str(Path(__file__).parents[1] / "harness")
     paths = os.pathsep.join(filter(None, (harness, os.environ.get("PYTHONPATH"))))
     command = [sys.executable, __file__, str(path), how]
     return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": paths})

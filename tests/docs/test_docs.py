@@ -24,7 +24,7 @@ from sklearn.utils.estimator_checks import check_estimator
 import dps
 from dps import LinearClassifier
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 

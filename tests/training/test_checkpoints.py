@@ -201,7 +201,7 @@ def often(estimator: Any) -> Any:
 
 
 def started(path: Path, *arguments: str) -> subprocess.Popen[bytes]:
-    harness = str(Path(__file__).parent / "harness")
+    harness = str(Path(__file__).parents[1] / "harness")
     paths = os.pathsep.join(filter(None, (harness, os.environ.get("PYTHONPATH"))))
     command = [sys.executable, __file__, str(path), *arguments]
     return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": paths})

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-PACKAGE = Path(__file__).resolve().parents[1] / "dps"
+PACKAGE = Path(__file__).resolve().parents[2] / "dps"
 BELOW = {
     "torch": {"estimators", "models", "losses"},
     "estimators": {

@@ -56,7 +56,7 @@ from dps.transport.call import Mailbox
 from dps.transport.callers import RemoteAccess
 from dps.transport.wires import connected
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(params=["this process", "mapped", "stream", "calls"])

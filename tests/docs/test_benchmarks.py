@@ -13,7 +13,7 @@ from namespaces import why_not
 
 pytestmark = pytest.mark.slow
 
-BENCHMARKS = Path(__file__).resolve().parent / "benchmarks"
+BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 DATA = BENCHMARKS.parents[2] / "shared" / "data"
 NAMES = (
     "checkpoint",

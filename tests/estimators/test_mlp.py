@@ -27,7 +27,7 @@ from dps.data.feed.batches import held_out_rows
 from dps.optimizers import AdamW, Constant
 from memory import measure_network
 
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 X, Y = make_friedman1(600, n_features=6, noise=0.3, random_state=0)
 LABELS = np.where(np.median(Y) < Y, "high", "low")
 QUICK: dict[str, Any] = {"max_iter": 8, "random_state": 0, "hidden_layer_sizes": (16, 8)}
