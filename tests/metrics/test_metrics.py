@@ -1,7 +1,8 @@
-"""Metrics of lazy predictions come to what scikit-learn makes of the same rows."""
+"""Metrics of Dask collections are scikit-learn's, for all their inputs."""
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import dask.array as da
@@ -9,12 +10,17 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
+import sklearn.metrics
 from distributed import Client
+from hypothesis import given, strategies as st
 from sklearn import metrics as known
+from sklearn.exceptions import UndefinedMetricWarning
 from versions import SKLEARN
 
+import dps
 from dps import LinearClassifier, LinearRegressor, metrics
-from dps.metrics import get_scorer, get_scorer_names, ranking
+from dps.metrics import get_scorer, get_scorer_names, ranking, roc_auc_score
+from dps.model_selection import cross_val_score
 
 ROWS = 500
 
@@ -253,3 +259,249 @@ def test_scorers_are_those_of_scikit_learn(name: str) -> None:
         assert actual == pytest.approx(get_scorer(name)(model, X, y), rel=1e-9)
         return
     assert actual == pytest.approx(known.get_scorer(name)(model, X, y), rel=1e-9)
+
+
+NAMES = np.array(["ant", "bee", "cow", "dog"])
+
+
+def whole(values: Any) -> Any:
+    return da.from_array(values, chunks=(len(values) // 2, *values.shape[1:]))
+
+
+def data(seed: int, classes: int, rows: int = 60) -> tuple[Any, Any, Any]:
+    """Labels, all of which occur; probabilities with ties; weights."""
+    rng = np.random.default_rng(seed)
+    codes = np.r_[np.arange(classes), rng.integers(classes, size=rows - classes)]
+    raw = rng.integers(1, 6, size=(rows, classes)) + 2.0 * (codes[:, None] == np.arange(classes))
+    return NAMES[codes], raw / raw.sum(axis=1, keepdims=True), rng.uniform(0, 2, rows)
+
+
+@given(
+    seed=st.integers(0, 2**32), classes=st.sampled_from([3, 4]), weighted=st.booleans(),
+    how=st.sampled_from([("ovr", "macro"), ("ovr", "weighted"), ("ovr", None), ("ovo", "macro"),
+                         ("ovo", "weighted")]), cuts=st.lists(st.integers(0, 60), max_size=4),
+)  # fmt: skip
+def test_of_classes_they_are_those_of_scikit_learn(
+    seed: int, classes: int, weighted: bool, how: tuple[str, str | None], cuts: list[int]
+) -> None:
+    y, chances, weight = data(seed, classes)
+    options: dict[str, Any] = {"multi_class": how[0], "average": how[1]}
+    if weighted and how[0] == "ovr":
+        options["sample_weight"] = weight
+    expected = sklearn.metrics.roc_auc_score(y, chances, **options)
+    assert roc_auc_score(y, chances, **options) == pytest.approx(expected, rel=1e-12)
+    chunks = tuple(np.diff([0, *sorted(cuts), 60]).tolist())
+    if "sample_weight" in options:
+        options["sample_weight"] = da.from_array(weight, chunks=(chunks,))
+    lazy = da.from_array(y, chunks=(chunks,)), da.from_array(chances, chunks=(chunks, classes))
+    assert roc_auc_score(*lazy, **options) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("average", ["macro", "weighted", None])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_of_labels_in_columns_too(average: Any, weighted: bool) -> None:
+    rng = np.random.default_rng(0)
+    y, scores = rng.integers(2, size=(80, 3)), rng.normal(size=(80, 3)).round(1)
+    options = {"average": average, "sample_weight": rng.uniform(size=80) if weighted else None}
+    expected = sklearn.metrics.roc_auc_score(y, scores, **options)
+    assert roc_auc_score(y, scores, **options) == pytest.approx(expected)
+    frames = (dd.from_pandas(pd.DataFrame(each), npartitions=3) for each in (y, scores))
+    if weighted:
+        options["sample_weight"] = dd.from_pandas(pd.Series(options["sample_weight"]), 3)
+    assert roc_auc_score(*frames, **options) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("name", ["roc_auc_ovr", "roc_auc_ovr_weighted", "roc_auc_ovo"])
+def test_scorers_have_scikit_learns_names(name: str, client: Client) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 4))
+    y = NAMES[(X @ rng.normal(size=(4, 3)) + rng.gumbel(size=(300, 3))).argmax(axis=1)]
+    lazy = da.from_array(X, chunks=(100, 4)), da.from_array(y, chunks=100)
+    model = dps.LinearClassifier(client=client).fit(X, y)
+    expected = sklearn.metrics.get_scorer(name)(model, X, y)
+    assert get_scorer(name)(model, *lazy) == pytest.approx(expected)
+    scores = cross_val_score(model, *lazy, scoring=name, cv=2)
+    assert (scores > 0.6).all()
+
+
+def test_what_cannot_be_compared_is_said() -> None:
+    y, chances, weight = data(0, 3)
+    for options, message in (
+        ({}, "multi_class must be in"),
+        ({"multi_class": "all"}, "multi_class must be"),
+        ({"average": "micro"}, "average must be"),
+        ({"multi_class": "ovo", "sample_weight": weight}, "sample_weight is not supported"),
+        ({"multi_class": "ovr", "labels": NAMES}, "y_pred probabilities of 3: give labels="),
+        ({"multi_class": "ovr", "labels": NAMES[::-1]}, "'labels' must be ordered"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            roc_auc_score(whole(y), whole(chances), **options)
+    with pytest.raises(ValueError, match="which sum to 1"):
+        roc_auc_score(whole(y), whole(2 * chances), multi_class="ovr")
+    two = y != "cow"
+    with pytest.raises(ValueError, match="give labels="):
+        roc_auc_score(whole(y[two]), whole(chances[two]), multi_class="ovr")
+    weight = weight * (y != "bee")
+    with pytest.warns(UndefinedMetricWarning):
+        assert np.isnan(
+            roc_auc_score(whole(y), whole(chances), multi_class="ovr", sample_weight=weight)
+        )
+
+
+NAN = float("nan")
+THREE = np.array([[0.2, 0.5, 0.3], [0.1, 0.2, 0.7], [0.6, 0.2, 0.2], [0.3, 0.3, 0.4]])
+COLUMNS = np.array([[1, 0], [0, 1], [1, 1], [0, 0]])
+HALVES = np.array([[0.3, 0.7], [0.6, 0.4], [0.5, 0.5], [0.9, 0.1]])
+
+
+def cut(values: Any) -> Any:
+    """Two partitions of Dask."""
+    values = np.asarray(values)
+    return da.from_array(values, chunks=(max(1, len(values) // 2), *values.shape[1:]))
+
+
+def series(values: Any) -> Any:
+    return dd.from_pandas(pd.Series(values), npartitions=2)
+
+
+REFUSED: dict[str, tuple[str, Any, Any, dict[str, Any], str]] = {
+    "probabilities": ("accuracy_score", [0, 1, 1], [0.1, 0.9, 0.8], {}, "continuous"),
+    "continuous y": ("accuracy_score", [0.1, 0.9], [0, 1], {}, "continuous"),
+    "labels and texts": ("accuracy_score", [0, 1], ["0", "1"], {}, "Mix of label input types"),
+    "NaN labels": ("accuracy_score", [0, 1, NAN], [0, 1, 1], {}, "contains NaN"),
+    "NaN predicted": ("accuracy_score", [0, 1, 1], [0, 1, NAN], {}, "contains NaN"),
+    "no rows": ("accuracy_score", [], [], {}, "."),
+    "no numbers": ("mean_squared_error", [], [], {}, "0 sample"),
+    "NaN": ("mean_squared_error", [1.0, NAN], [1.0, 2.0], {}, "contains NaN"),
+    "infinity": ("mean_absolute_error", [1.0, 2.0], [1.0, np.inf], {}, "contains infinity"),
+    "NaN in R2": ("r2_score", [1.0, 2.0, NAN], [1.0, 2.0, 3.0], {}, "contains NaN"),
+    "NaN chances": ("log_loss", [0, 1], [0.5, NAN], {}, "contains NaN"),
+    "NaN chances of labels": ("brier_score_loss", [0, 1], [0.5, NAN], {}, "contains NaN"),
+    "one label": ("log_loss", [0, 0], [0.5, 0.4], {}, "label"),
+    "NaN weights": (
+        "accuracy_score", [0, 1], [0, 1], {"sample_weight": [1.0, NAN]}, "contains NaN",
+    ),
+    "labels out of order": (
+        "roc_auc_score", [0, 1, 0, 2], THREE, {"multi_class": "ovr", "labels": [1, 0, 2]},
+        "must be ordered",
+    ),
+    "a vector for three": (
+        "average_precision_score", [0, 1, 0, 2], THREE[:, 0], {}, "needs to be of shape",
+    ),
+    "pos_label of three": (
+        "average_precision_score", [0, 1, 0, 2], THREE, {"pos_label": 2}, "fixed to 1",
+    ),
+    "pos_label of columns": (
+        "average_precision_score", COLUMNS, HALVES, {"pos_label": 0}, "fixed to 1",
+    ),
+    "f1 of numbers": ("f1_score", [0.5, 1.5], [0, 1], {}, "continuous"),
+    "a matrix of numbers": ("confusion_matrix", [0, 1], [0.2, 0.8], {}, "continuous"),
+    "balance of NaN": ("balanced_accuracy_score", [0, 1, NAN], [0, 1, 1], {}, "contains NaN"),
+}  # fmt: skip
+
+
+@pytest.mark.skipif(SKLEARN < (1, 8), reason="of scikit-learn 1.8")
+@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize("where", ["local", "Dask"])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_what_scikit_learn_refuses_is_refused(case: str, where: str) -> None:
+    name, y, predicted, options, message = REFUSED[case]
+    with pytest.raises(ValueError, match=r"."):
+        getattr(known, name)(y, predicted, **options)
+    if where == "Dask":
+        y, predicted = cut(y), cut(predicted)
+        options = {k: cut(v) if k == "sample_weight" else v for k, v in options.items()}
+    with pytest.raises(ValueError, match=message if where == "Dask" else "."):
+        getattr(metrics, name)(y, predicted, **options)
+
+
+def test_a_refusal_names_partition_and_row() -> None:
+    y = np.array([0, 1, 0, NAN, 1, 0])
+    with pytest.raises(ValueError, match="y_true contains NaN: in partition 1, in row 0"):
+        metrics.accuracy_score(da.from_array(y, chunks=3), da.from_array(y, chunks=3))
+    texts = pd.Series(["a", "b", None, "a"], dtype=object)
+    with pytest.raises(ValueError, match="y_true contains NaN"):
+        metrics.accuracy_score(series(texts), series(["a", "b", "a", "a"]))
+    with pytest.raises(ValueError, match=r"y_true has 2 partitions, y_pred has 3: rechunk y_true"):
+        metrics.accuracy_score(da.ones(6, chunks=3), da.ones(6, chunks=2))
+
+
+ALIKE: dict[str, tuple[str, Any, Any, dict[str, Any], type[Warning] | None]] = {
+    "R2 of a row": ("r2_score", [1.0], [1.0], {}, UndefinedMetricWarning),
+    "R2 of a constant": ("r2_score", [2.0, 2.0], [1.0, 2.0], {}, None),
+    "an area of one class": ("roc_auc_score", [0, 0, 0], [0.1, 0.2, 0.3], {},
+                             UndefinedMetricWarning),
+    "precision of one class": ("average_precision_score", [0, 0, 0], [0.1, 0.2, 0.3], {},
+                               UserWarning),
+    "Brier of zeros": ("brier_score_loss", [0, 0, 0], [0.1, 0.9, 0.4], {}, None),
+    "Brier of ones": ("brier_score_loss", [1, 1, 1], [0.1, 0.9, 0.4], {}, None),
+    "Brier of twos": ("brier_score_loss", [2, 2, 2], [0.1, 0.9, 0.4], {}, None),
+    "logs of columns": ("log_loss", COLUMNS, HALVES, {}, None),
+    "Brier of columns": ("brier_score_loss", COLUMNS, HALVES, {}, None),
+    "sums that are not one": ("log_loss", [0, 1, 0, 2], THREE * 0.9, {}, UserWarning),
+    "labels in another order": ("log_loss", [0, 1, 0, 1], THREE, {"labels": [2, 0, 1]},
+                                UserWarning),
+    "pairs of classes that are there": (
+        "roc_auc_score", [0, 2, 0, 2], THREE, {"multi_class": "ovo", "labels": [0, 1, 2]}, None,
+    ),
+    "a column of one class": ("roc_auc_score", COLUMNS[:, [0, 0]] * [1, 0], HALVES, {},
+                              UndefinedMetricWarning),
+    "counted weights": ("confusion_matrix", [0, 1, 1], [0, 1, 0],
+                        {"sample_weight": np.array([1, 2, 3])}, None),
+    "weighed": ("confusion_matrix", [0, 1, 1], [0, 1, 0],
+                {"sample_weight": np.array([1.0, 2.0, 3.5])}, None),
+    "texts": ("brier_score_loss", ["a", "b", "a"], HALVES[:3], {"labels": ["a", "b"]}, None),
+    "floats as labels": ("accuracy_score", [0.0, 1.0, 1.0], [0, 1, 0], {}, None),
+    "booleans": ("f1_score", [True, False, True], [True, True, True], {}, None),
+}  # fmt: skip
+
+
+@pytest.mark.skipif(SKLEARN < (1, 8), reason="of scikit-learn 1.8")
+@pytest.mark.parametrize("case", ALIKE)
+def test_what_it_leaves_undefined_is_undefined(case: str) -> None:
+    name, y, predicted, options, warning = ALIKE[case]
+    expected = found = None
+    with warnings.catch_warnings(record=True) as theirs:
+        warnings.simplefilter("always")
+        expected = getattr(known, name)(y, predicted, **options)
+    assert warning is None or warning in {each.category for each in theirs}
+    for lazy in (False, True):
+        given: Any = {**options}
+        if lazy and "sample_weight" in given:
+            given["sample_weight"] = cut(given["sample_weight"])
+        rows = (cut(y), cut(predicted)) if lazy else (y, predicted)
+        with warnings.catch_warnings(record=True) as ours:
+            warnings.simplefilter("always")
+            found = getattr(metrics, name)(*rows, **given)
+        assert np.asarray(found).dtype == np.asarray(expected).dtype
+        np.testing.assert_allclose(found, expected, rtol=1e-12)
+        assert warning is None or warning in {each.category for each in ours}
+
+
+@pytest.mark.parametrize("where", [None, "client"])
+def test_scores_of_labels_that_cannot_be_right_are_refused(
+    where: str | None, request: pytest.FixtureRequest
+) -> None:
+    client: Client | None = request.getfixturevalue(where) if where else None
+    X = np.random.default_rng(0).normal(size=(200, 2))
+    y = (X[:, 0] > 0).astype(int)
+    model, D = LinearClassifier(client=client).fit(X, y), da.from_array(X, chunks=(50, 2))
+    gap, none = y.astype(float), y.astype(object)
+    gap[3] = NAN
+    none[3] = None
+    wrong: dict[str, Any] = {
+        "Mix of label input types": y.astype(str), "contains NaN": gap, "continuous": X[:, 0],
+    }  # fmt: skip
+    for message, labels in wrong.items():
+        with pytest.raises(ValueError, match=message):
+            model.score(D, da.from_array(labels, chunks=50))
+    with pytest.raises(ValueError, match="contains NaN"):
+        model.score(D, da.from_array(none, chunks=50))
+    with pytest.raises(ValueError, match="contains NaN"):
+        LinearRegressor(client=client).fit(X, X[:, 0]).score(D, da.from_array(gap, chunks=50))
+
+
+def test_labels_of_dask_will_do() -> None:
+    y = cut([0, 1, 0, 2])
+    expected = known.log_loss([0, 1, 0, 2], THREE)
+    assert metrics.log_loss(y, cut(THREE), labels=np.unique(y)) == pytest.approx(expected)

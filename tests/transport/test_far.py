@@ -1,13 +1,15 @@
-"""Ranks that cannot map a shard: how they are let in, what errors leave, and how it ends."""
+"""Ranks that reach a shard by a stream, and how they connect."""
 
 from __future__ import annotations
 
 import os
 import pickle
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -31,7 +33,7 @@ from dps.server.group.operations import Access
 from dps.server.group.window import Window, WindowSpec
 from dps.server.shard import GroupSpec, Initial, ShardSpec
 from dps.server.store.store import Store, StoreSpec
-from dps.transport import far as far_links
+from dps.transport import connect, far as far_links
 from dps.transport.far import FarLink
 from dps.transport.remote import Remote
 from dps.transport.serving import ServedShard
@@ -366,3 +368,57 @@ def test_initial_values_go_to_the_worker_and_not_to_the_scheduler(
     np.testing.assert_array_equal(far.coef_, near.coef_)
     assert len(given) == 3
     assert max(given) < min(given) + 1000 < 10_000
+
+
+N_SHARDS = 5
+
+
+class Connecting:
+    """A link that has the rank once the others, but for the first shard's, are asked as well."""
+
+    def __init__(self, window: Any, rank: int, *_: Any) -> None:
+        self._shards, self._number = window
+        self._shards.links.append(self)
+        self.claimed = self.closed = False
+
+    def claim(self) -> None:
+        assert (self._number == 0) == (not self._shards.links[0].claimed)
+        if self._number:
+            self._shards.all_asked.wait(10)
+        if self._number == self._shards.taken:
+            raise FencedError("another attempt has it", rank=0)
+        self.claimed = True
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def shards(monkeypatch: pytest.MonkeyPatch, taken: int | None = None) -> Any:
+    made = SimpleNamespace(links=[], taken=taken, all_asked=threading.Barrier(N_SHARDS - 1))
+    module = sys.modules["dps.transport.connect"]
+    monkeypatch.setattr(module, "MappedLink", Connecting)
+    monkeypatch.setattr(module, "map_window", lambda card: (made, card))
+    made.session = SimpleNamespace(
+        shards=[SimpleNamespace(card=number, endpoint=None) for number in range(N_SHARDS)],
+        server=SimpleNamespace(timeout=1.0, silence=1.0),
+    )
+    return made
+
+
+def test_a_rank_connects_to_its_shards_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = shards(monkeypatch)
+    links = connect(made.session, 0, 1, access="auto")
+    assert links == made.links
+    assert all(link.claimed for link in made.links)
+
+
+@pytest.mark.parametrize("taken", [0, 3])
+def test_all_connections_are_closed_where_a_shard_refuses(
+    taken: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = shards(monkeypatch, taken)
+    with pytest.raises(FencedError):
+        connect(made.session, 0, 1, access="auto")
+    assert len(made.links) == N_SHARDS
+    assert all(link.closed for link in made.links)
+    assert taken or not any(link.claimed for link in made.links)
