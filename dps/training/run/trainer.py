@@ -7,7 +7,7 @@ their interfaces.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from dps.cluster.base import Cluster
@@ -26,6 +26,7 @@ from dps.training.replica.replica import run_replica
 from dps.training.run.events import FitEvents
 from dps.training.run.joining import Joining
 from dps.training.run.launch import Launch, cut_rows
+from dps.training.run.loss import Loss
 from dps.training.run.mode_choice import Choosing
 from dps.training.run.recovery import Recovery
 from dps.training.run.supervise import Watcher
@@ -47,127 +48,168 @@ def train(
     ending: called once training has ended, before the result is fetched.
     Raises DPSError: the fit failed before any epoch was closed, or in a way that leaves no result.
     """
-    exchanged = job.shuffle == "global" and job.full_batch is None
     streamed = cluster.streamed()
-    first = len(summary.rows)
     if streamed:
         _log.info(
             "%d of %d partitions are read while training", len(streamed), len(cluster.holders)
         )
-    streamed = {number: whole for number, whole in streamed.items() if number < first}
-    if streamed and exchanged:
-        raise ValueError(
-            f"shuffle='global' exchanges rows in memory, and partition {min(streamed)} is not kept "
-            "there: use shuffle=True, which mixes rows of all partitions of a worker, or "
-            "exchange them before, as by X.shuffle of a dask dataframe"
-        )
-    if exchanged:
+    streamed = {number: whole for number, whole in streamed.items() if number < len(summary.rows)}
+    if _exchanges(job):
+        if streamed:
+            raise ValueError(
+                f"shuffle='global' exchanges rows in memory, and partition {min(streamed)} is not "
+                "kept there: use shuffle=True, which mixes rows of all partitions of a worker, or "
+                "exchange them before, as by X.shuffle of a dask dataframe"
+            )
         summary = _exchange(job, summary, cluster)
+    return _Fit(job, summary, cluster, streamed).run(ending)
 
-    held_out = hold_out(job, summary, cluster)
-    first = len(summary.rows)
 
-    def count(piece: Piece) -> int:
-        held = held_out.rows(piece.partition, summary.rows[piece.partition])
-        return piece.rows if held is None else int((~held[piece.start : piece.stop]).sum())
+class _Fit:
+    """A fit as generations, and what outlives them.
 
-    def planned(threads: Mapping[str, int], moves: bool = False) -> Plan:
+    Each plans, begins and watches its replicas; the next one begins at the position that is left.
+    """
+
+    def __init__(
+        self, job: Job, summary: DataSummary, cluster: Cluster, streamed: Mapping[int, bool]
+    ) -> None:
+        self._summary, self._cluster, self._streamed = summary, cluster, streamed
+        self._held_out = hold_out(job, summary, cluster)
+        self._events = FitEvents(job, cluster.publish) if cluster.watched else None
+        self._recovery = Recovery(cluster, job.execution.max_losses, job.execution.fruitless_losses)
+        self._choosing = Choosing(job.mode)
+        self._job = job = self._choosing.first(job)
+        self._joining = Joining(
+            cluster, self._planned, job.stopping, summary.row_bytes, job.state_bytes
+        )
+        self._plan: Plan | None = None  # of the last generation that had one
+        self._checkpoints: Checkpoints | None = None
+        # Of the generation at work:
+        self._watcher: Watcher | None = None
+        self._position: Position | None = None
+
+    def run(self, ending: Callable[[], None]) -> FitResult:
+        """One generation after the other, until one ends the fit."""
+        result = None
+        while result is None:
+            result = self._generation(ending)
+        losses = tuple(self._recovery.losses)
+        result = replace(result, losses=losses, chosen=self._choosing.said)
+        if self._events is not None and result.error is None:  # of an error it has been said
+            self._events.ended(result)
+        return result
+
+    def _generation(self, ending: Callable[[], None]) -> FitResult | None:
+        """The result of the fit, if a generation ends it."""
+        self._watcher = self._position = None
+        try:
+            return self._train(ending)
+        except BaseException as error:
+            try:
+                return self._after(error)
+            except BaseException as final:
+                self._fail(final)
+                if self._plan is None or not self._job.done:
+                    raise
+                return replace(_ended(self._job, self._plan), error=final)
+
+    def _train(self, ending: Callable[[], None]) -> FitResult | None:
+        """Plan, begin and watch a generation; None: it has given way to another one."""
+        job, cluster, choosing = self._job, self._cluster, self._choosing
+        try:
+            launch = Launch.of(job, self._joining.plan(), self._summary, self._held_out, cluster)
+        except ValueError as error:
+            raise self._recovery.cannot_go_on(error) from error.__cause__
+        self._plan = launch.plan
+        self._report(self._recovery.planned(launch.begun))
+        if job.ended:  # before a checkpoint was taken, or as a worker was lost
+            return _ended(job, launch.plan)
+        session = _served(launch, cluster, self._events)
+        if self._checkpoints is not None:
+            self._checkpoints.renew()
+        elif job.execution.checkpoint is not None:
+            self._checkpoints = Checkpoints(job, session.server)
+        running = cluster.launch(run_replica, launch.tasks(cut_rows(self._summary)), session)
+        choosing.begin(launch, session, cluster)
+        watcher = self._watcher = Watcher(
+            job, launch.plan, session, running, self._events, choosing, self._joining,
+            self._checkpoints,
+        )  # fmt: skip
+        self._report(self._recovery.while_loading(watcher.closed + 1))
+        result = watcher.run(ending)
+        if result is None:
+            self._job = choosing.changed(replace(job, position=watcher.position()))
+            self._watcher = None
+            cluster.renew()
+        return result
+
+    def _after(self, error: BaseException) -> FitResult | None:
+        """What follows on an error: the result, None for another generation, or an error."""
+        job, watcher = self._job, self._watcher
+        if isinstance(error, WindowError) and job.mode.access == "auto" and not job.mode.goes_round:
+            # A host has too little shared memory, as containers often have.
+            self._position = self._recovery.position(job, watcher)
+            _log.warning("%s: the fit goes on by streams", error.message)
+            self._cluster.renew()
+            mode = replace(job.mode, access="stream")
+            self._job = replace(job, position=self._position, mode=mode)
+            return None
+        if not isinstance(error, WorkerLostError | ServerLostError):
+            raise error
+        position = self._position = self._recovery.position(job, watcher)
+        if watcher is not None and watcher.asked_to_end:
+            assert self._plan is not None
+            return _ended(replace(job, position=position), self._plan)
+        closed = position.epochs if watcher is None else watcher.closed
+        job, self._summary = self._recovery.after(error, job, self._summary, position, closed)
+        self._job = self._choosing.first(job)
+        return None
+
+    def _fail(self, error: BaseException) -> None:
+        """Note where the fit has ended, and report it."""
+        if self._plan is not None:  # before the end is reported, which is the last event
+            position = self._position or self._recovery.last_known(error, self._job, self._watcher)
+            self._job = replace(self._job, position=position)
+        if self._events is not None:
+            self._events.failed(error, None if self._watcher is None else self._watcher.failure)
+
+    def _report(self, losses: Iterable[Loss]) -> None:
+        for loss in losses:
+            if self._events is not None:
+                self._events.lost(loss)
+
+    def _planned(self, threads: Mapping[str, int], moves: bool = False) -> Plan:
+        """The plan of a generation on these workers."""
+        job, summary, streamed = self._job, self._summary, self._streamed
+        exchanged = _exchanges(job)
         plan = make_plan(
             job.mode,
             rows=summary.rows,
-            count=count,
+            count=self._count,
             elements=summary.elements,
-            holders=cluster.holders[:first],
+            holders=self._cluster.holders[: len(summary.rows)],
             threads=threads,
             batch_size=job.batch_size,
             n_replicas=job.execution.n_replicas,
             rebalance=False if exchanged else _rebalance(job, bool(streamed), moves),
-            # Whoever takes rows of a partition that is read as a whole reads all of it.
+            # A replica that takes rows of a partition that is read as a whole reads all of it.
             mixed=bool(job.shuffle)
             and not (exchanged or job.full_batch is not None or any(streamed.values())),
         )
         if summary.validation:
-            plan = validating(plan, summary.validation, cluster.holders)
+            plan = validating(plan, summary.validation, self._cluster.holders)
         return plan
 
-    fit_events = FitEvents(job, cluster.publish) if cluster.watched else None
-    recovery = Recovery(cluster, job.execution.max_losses, job.execution.fruitless_losses)
-    choosing = Choosing(job.mode)
-    job = choosing.first(job)
-    joining = Joining(cluster, planned, job.stopping, summary.row_bytes, job.state_bytes)
-    placed: Plan | None = None
-    checkpoints: Checkpoints | None = None
-    while True:
-        watcher: Watcher | None = None
-        position: Position | None = None
-        try:
-            try:
-                launch = Launch.of(job, joining.plan(), summary, held_out, cluster)
-            except ValueError as error:
-                raise recovery.cannot_go_on(error) from error.__cause__
-            placed = launch.plan
-            for loss in recovery.planned(launch.begun):
-                if fit_events is not None:
-                    fit_events.lost(loss)
-            if job.ended:  # before a checkpoint was taken, or as a worker was lost
-                result = _ended(job, placed)
-                break
-            session = _served(launch, cluster, fit_events)
-            if checkpoints is not None:
-                checkpoints.renew()
-            elif job.execution.checkpoint is not None:
-                checkpoints = Checkpoints(job, session.server)
-            watcher = _begin(
-                job, launch, session, cut_rows(summary), cluster, fit_events, choosing, joining,
-                checkpoints,
-            )  # fmt: skip
-            for loss in recovery.while_loading(watcher.closed + 1):
-                if fit_events is not None:
-                    fit_events.lost(loss)
-            ended = watcher.run(ending)
-            if ended is None:
-                job, watcher = choosing.changed(replace(job, position=watcher.position())), None
-                cluster.renew()
-                continue
-            result = ended
-        except BaseException as error:
-            try:
-                if (
-                    isinstance(error, WindowError)
-                    and job.mode.access == "auto"
-                    and not job.mode.goes_round
-                ):
-                    # A host has too little shared memory, as containers often have.
-                    position = recovery.position(job, watcher)
-                    _log.warning("%s: the fit goes on by streams", error.message)
-                    cluster.renew()
-                    job = replace(job, position=position, mode=replace(job.mode, access="stream"))
-                    continue
-                if not isinstance(error, WorkerLostError | ServerLostError):
-                    raise
-                position = recovery.position(job, watcher)
-                if watcher is not None and watcher.asked_to_end:
-                    result = _ended(replace(job, position=position), launch.plan)
-                    break
-                closed = position.epochs if watcher is None else watcher.closed
-                job, summary = recovery.after(error, job, summary, position, closed)
-                job = choosing.first(job)
-            except BaseException as final:
-                if placed is not None:  # before the end is reported, which is the last event
-                    position = position or recovery.last_known(final, job, watcher)
-                    job = replace(job, position=position)
-                if fit_events is not None:
-                    fit_events.failed(final, None if watcher is None else watcher.failure)
-                if placed is None or not job.done:
-                    raise
-                result = replace(_ended(job, placed), error=final)
-                return replace(result, losses=tuple(recovery.losses), chosen=choosing.said)
-        else:
-            break
-    result = replace(result, losses=tuple(recovery.losses), chosen=choosing.said)
-    if fit_events is not None:
-        fit_events.ended(result)
-    return result
+    def _count(self, piece: Piece) -> int:
+        """Rows of a piece that are trained on."""
+        held = self._held_out.rows(piece.partition, self._summary.rows[piece.partition])
+        return piece.rows if held is None else int((~held[piece.start : piece.stop]).sum())
+
+
+def _exchanges(job: Job) -> bool:
+    """Whether rows are drawn from all partitions before training."""
+    return job.shuffle == "global" and job.full_batch is None
 
 
 def _served(launch: Launch, cluster: Cluster, fit_events: FitEvents | None) -> Session:
@@ -177,25 +219,6 @@ def _served(launch: Launch, cluster: Cluster, fit_events: FitEvents | None) -> S
     if fit_events is not None:
         fit_events.started(launch.plan, launch.placement, unshared)
     return session
-
-
-def _begin(
-    job: Job,
-    launch: Launch,
-    session: Session,
-    cut: int,
-    cluster: Cluster,
-    fit_events: FitEvents | None,
-    choosing: Choosing,
-    joining: Joining,
-    checkpoints: Checkpoints | None,
-) -> Watcher:
-    """Start the replicas of a generation, and watch them."""
-    running = cluster.launch(run_replica, launch.tasks(cut), session)
-    choosing.begin(launch, session, cluster)
-    return Watcher(
-        job, launch.plan, session, running, fit_events, choosing, joining, checkpoints
-    )  # fmt: skip
 
 
 def _ended(job: Job, plan: Plan) -> FitResult:
