@@ -17,15 +17,17 @@ from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
+from dps.estimators.auto.linear import (
+    choose_coordinates,
+    choose_method,
+    choose_steps,
+    first_state,
+    replicas_of,
+)
 from dps.estimators.auto.optimizers import (
     check_stochastic,
-    choose_batch_size,
-    choose_full_batch,
     choose_optimizer,
-    choose_replicas,
     choose_schedule,
-    l1_ratio,
-    rate_of,
     takes_steps,
 )
 from dps.estimators.base.classifier import Classifier, Regressor
@@ -36,22 +38,13 @@ from dps.estimators.fit.encoding import coefficient_names, index_of
 from dps.estimators.fit.survey import Survey
 from dps.estimators.predict.predict import LinearRaw
 from dps.models.linear import LinearModel
-from dps.optimizers import Averaged, Optimizer
+from dps.optimizers import Optimizer
 from dps.optimizers.names import get_optimizer
 from dps.optimizers.schedules import Schedule
 from dps.training.defaults import (
     asks_for_spread,
-    auto_optimizer,
-    batch_rows,
-    damp_intercept,
-    forget,
-    is_wide,
-    reset_units,
-    set_units,
-    touches_little,
-    wide_steps,
 )
-from dps.training.state import TrainState, starting_state
+from dps.training.state import TrainState
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -134,89 +127,40 @@ class _Linear(DistributedEstimator):
 
     def _plan(self, survey: Survey) -> Job:
         """L-BFGS, or steps in units of the features; see `DistributedEstimator._plan`."""
-        summary, loss, varying = survey.summary, survey.loss, np.empty(0, np.intp)
+        varying = np.empty(0, np.intp)
         if survey.start is not None:
             from dps.estimators.auto.constants import linear_goes_on
 
-            survey.start, varying = linear_goes_on(survey.start, summary)
-        start = survey.start
+            survey.start, varying = linear_goes_on(survey.start, survey.summary)
         alpha, standardize = self._chosen_penalty(survey)
+        model = self._model_of(survey)
+        method = choose_method(self, survey, alpha)
+        optimizer, schedule = choose_steps(self, survey, method)
+        model = model.of_features(*choose_coordinates(self, survey, model, method, standardize))
+        return survey.job(
+            model,
+            optimizer,
+            schedule,
+            params=self._initial(model, survey),
+            state=first_state(self, survey, optimizer, model, method, varying),
+            l1=method.l1,
+            l2=method.l2,
+            batch_size=method.batch_size,
+            n_replicas=replicas_of(self, survey, model, method),
+            full_batch=method.full_batch,
+            finish=method.finish,
+        )
+
+    def _model_of(self, survey: Survey) -> LinearModel:
+        """The model of features as they are; the last fit must go with it."""
+        start, summary = survey.start, survey.summary
         dtype = summary.dtype if start is None else start.params.dtype
         model = LinearModel(
             summary.n_features, survey.n_outputs, survey.targets.loss, self.fit_intercept, dtype
         )
         if start is not None:
             start.check(model)
-        share = l1_ratio(self)
-        unscaled = survey.encoding is not None and survey.encoding.unscaled
-        wide = survey.tol is not None and not unscaled and is_wide(summary, alpha, alpha * share)
-        batch_size = choose_batch_size(self, summary, wide, survey.partial)
-        batch = batch_rows(batch_size, summary.total)
-        optimizer = choose_optimizer(self, loss)
-        of_values = wide and optimizer is None and rate_of(self) == "auto"
-        if of_values:
-            optimizer, schedule = wide_steps(summary)
-        else:
-            optimizer = optimizer or auto_optimizer()
-            steady = self._classification or survey.mode.deterministic
-            few = steady and batch >= summary.total
-            reach = summary.reach(loss) or 1.0
-            schedule = choose_schedule(self, optimizer, reach, few, survey.partial)
-        if self.average:
-            optimizer = Averaged(optimizer, start=(int(self.average) - 1) // batch)
-        before = None if start is None else start.model
-        centre, scale = (None, None) if before is None else (before.centre, before.scale)
-        spread = None if of_values else summary.spread
-        if summary.standards is not None and standardize and before is None:
-            from dps.data.survey.spread import far_means
-
-            mean, scale = summary.standards
-            # A constant's whole value is its centre, so that its coefficient stays at zero.
-            centre = np.where(scale == 1, mean, far_means(mean, scale))
-        if spread is not None:
-            centre = spread.centre(model.dtype)
-        steps = takes_steps(self, loss, survey.mode, survey.tol)
-        # Steps by keys would bring a centre to columns that they leave out.
-        by_keys = touches_little(summary, model.layout.size, batch)
-        if before is None or spread is not None:
-            centre = centre if self.fit_intercept and steps and not by_keys else None
-        model = model.of_features(centre, scale)
-        state, fresh = starting_state(start, optimizer, model)
-        if fresh:
-            state = np.array(state)
-            if of_values:
-                damp_intercept(summary, model.layout, state)
-            elif spread is not None:
-                units = spread.scale(centre, model.dtype)
-                units = units if scale is None else units / scale
-                set_units(optimizer, units, model.layout, state)
-        elif len(varying):
-            state = np.array(state)
-            reset_units(optimizer, varying, model.layout, state)
-        if survey.partial and not fresh and self.optimizer == "auto":
-            state = np.array(state)
-            forget(optimizer, summary.total / batch, state)
-        passes = choose_full_batch(
-            self, loss, summary, survey.tol, alpha * share, alpha * (1.0 - share), wide
-        )
-        steps = steps or passes is None
-        full_batch, finish = (None, passes) if steps else (passes, None)
-        few_replicas = wide and full_batch is None
-        return survey.job(
-            model,
-            optimizer,
-            schedule,
-            params=self._initial(model, survey),
-            state=state,
-            l1=alpha * share,
-            l2=alpha * (1.0 - share),
-            batch_size=batch_size,
-            n_replicas=choose_replicas(
-                self, survey.mode, summary, batch, model.layout.size, few_replicas
-            ),
-            full_batch=full_batch,
-            finish=finish,
-        )
+        return model
 
     def _chosen_penalty(self, survey: Survey) -> tuple[float, bool]:
         """The strength, and whether numbers are standardized; fitted attributes say so, too."""

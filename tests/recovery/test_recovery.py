@@ -34,7 +34,6 @@ from dps.cluster.dask.fit import DaskCluster
 from dps.cluster.dask.loading import send
 from dps.cluster.dask.partitions import PlacedData
 from dps.cluster.dask.scheduler.standing import set_free
-from dps.cluster.dask.work import FitWork
 from dps.data.survey.rows import inspect_kept
 from dps.errors import ClusterError, VersionError, WorkerLostError
 from dps.losses import LogLoss
@@ -817,10 +816,8 @@ def test_a_worker_that_is_to_hang_up_for_many_fits_at_once_lives_on() -> None:
                 )[here],
                 "it connects to the frozen one",
             )
-            for number in range(10):
-                work = FitWork(client, f"fit-{number}", 5.0)
-                work.silent = {there}
-                set_free(work, [length.key])
+            for _ in range(10):
+                set_free(client, [length.key], {there}, 5.0)
             assert length.result(timeout=20) == 1000
             assert client.run(os.getpid, workers=[here]) == {here: left}
             hung_up = client.run(lambda dask_worker: dask_worker.hung_up, workers=[here, aside])
