@@ -95,8 +95,6 @@ class RecordWriter:
             value = value.item()
         if value is None or type(value) in (bool, int, str):
             return value
-        if type(value) is float:
-            return value if math.isfinite(value) else {"kind": "float", "is": repr(value)}
         if type(value) is list:
             return self._items(value, path)
         if type(value) is tuple:
@@ -107,18 +105,12 @@ class RecordWriter:
             return {"kind": "dict", "items": items}
         if type(value) is np.ndarray:
             return self._array(value, path)
-        if isinstance(value, np.dtype) or value is np.float32 or value is np.float64:
-            return {"kind": "dtype", "is": np.dtype(value).str}
-        if type(value) is bytes:
-            return {"kind": "bytes", "is": value.hex()}
-        if type(value) in (datetime.date, datetime.datetime):
-            return {"kind": type(value).__name__, "is": value.isoformat()}
         if isinstance(value, np.datetime64 | np.timedelta64):
             return {"kind": "scalar", "of": self._array(np.array([value]), path)}
         if type(value) is np.random.RandomState:
             name, keys, *rest = value.get_state(legacy=True)
             return {"kind": "RandomState", "of": [name, self(keys, f"{path}.keys"), *rest]}
-        raise TypeError(f"{path} is {value!r}, of the type {type(value).__name__}")
+        return _plain(value, path)
 
     def _items(self, values: Iterable[Any], path: str) -> list[Any]:
         return [self(value, f"{path}.{number}") for number, value in enumerate(values)]
@@ -136,6 +128,19 @@ class RecordWriter:
             record = {"kind": "array", "name": path, "dtype": dtype.str, "shape": [*value.shape]}
             self._known[id(value)] = record, value  # which is held, so that its id is its own
         return self._known[id(value)][0]
+
+
+def _plain(value: Any, path: str) -> Any:
+    """The record of a value without parts."""
+    if type(value) is float:
+        return value if math.isfinite(value) else {"kind": "float", "is": repr(value)}
+    if isinstance(value, np.dtype) or value is np.float32 or value is np.float64:
+        return {"kind": "dtype", "is": np.dtype(value).str}
+    if type(value) is bytes:
+        return {"kind": "bytes", "is": value.hex()}
+    if type(value) in (datetime.date, datetime.datetime):
+        return {"kind": type(value).__name__, "is": value.isoformat()}
+    raise TypeError(f"{path} is {value!r}, of the type {type(value).__name__}")
 
 
 class RecordReader:

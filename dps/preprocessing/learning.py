@@ -53,17 +53,7 @@ def make_layout(
     """
     if survey.rows == 0:
         raise ValueError("Found array with 0 sample(s): X has no rows, a minimum of 1 is required.")
-    problems = [*unfit, *map(str, survey.defects.values())]
-    empty = {name for name, column in survey.columns.items() if _has_nothing(column, n_buckets)}
-    if missing == "error":
-        counts = (
-            (name, column.missing)
-            for name, column in survey.columns.items()
-            if column.kind != "categories" and name not in empty
-        )
-        problems += missing_values(counts, survey.rows)
-    problems += [f"column {str(name)!r} of X has no value at all: drop it" for name in empty]
-    if problems:
+    if problems := [*unfit, *_problems(survey, n_buckets, missing)]:
         raise ColumnError(together(problems)).at("")
     features: list[Feature] = []
     n_numbers = 0
@@ -78,16 +68,7 @@ def make_layout(
                 feature = _shared(feature, column.counts, float(least), max_categories)
         n_numbers += isinstance(feature, Number)
         features.append(feature)
-    for members in interactions:
-        for name in members:
-            if name not in survey.columns:
-                raise ValueError(f"interactions name {name!r}, which is no column of X")
-            if survey.columns[name].kind != "categories":
-                raise ValueError(
-                    f"interactions are of categories, and column {str(name)!r} of X holds "
-                    f"{survey.columns[name].kind}: use X[{str(name)!r}].astype('category')"
-                )
-        features.append(Cross(tuple(members), n_buckets or BUCKETS))
+    features += [_cross(survey, members, n_buckets) for members in interactions]
     width = sum(feature.width for feature in features)
     if width > MOST_COLUMNS:
         raise ValueError(
@@ -97,6 +78,33 @@ def make_layout(
         exact = all(column.exact for column in survey.columns.values())
         dtype = "float32" if exact else "float64"
     return Layout(tuple(names), tuple(features), np.dtype(dtype).name, missing, parts)
+
+
+def _problems(survey: FrameSurvey, n_buckets: int | None, missing: Missing) -> list[str]:
+    """What is wrong with the columns."""
+    problems = [*map(str, survey.defects.values())]
+    empty = {name for name, column in survey.columns.items() if _has_nothing(column, n_buckets)}
+    if missing == "error":
+        counts = (
+            (name, column.missing)
+            for name, column in survey.columns.items()
+            if column.kind != "categories" and name not in empty
+        )
+        problems += missing_values(counts, survey.rows)
+    return problems + [f"column {str(name)!r} of X has no value at all: drop it" for name in empty]
+
+
+def _cross(survey: FrameSurvey, members: Sequence[Any], n_buckets: int | None) -> Cross:
+    """An interaction of columns, which must hold categories."""
+    for name in members:
+        if name not in survey.columns:
+            raise ValueError(f"interactions name {name!r}, which is no column of X")
+        if survey.columns[name].kind != "categories":
+            raise ValueError(
+                f"interactions are of categories, and column {str(name)!r} of X holds "
+                f"{survey.columns[name].kind}: use X[{str(name)!r}].astype('category')"
+            )
+    return Cross(tuple(members), n_buckets or BUCKETS)
 
 
 def _feature(

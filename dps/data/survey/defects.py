@@ -242,32 +242,43 @@ def defect_of_targets(targets: np.ndarray, classification: bool) -> str | None:
     if classification and columns > 1:
         return _defect_of_indicators(targets)
     if classification:
-        if targets.dtype == object:
-            missing = [_is_missing(value) for value in targets]
-            if any(missing):
-                return f"y{{place}} holds a missing label, in row {missing.index(True)}{_FILL}"
-            for row, value in enumerate(targets):
-                if not isinstance(value, _LABELS):
-                    kind = type(value).__name__
-                    return (
-                        f"y{{place}} holds a label of the type {kind}, in row {row}: give numbers, "
-                        "strings or dates"
-                    )
-            kinds = sorted({type(value).__name__ for value in targets})
-            if "str" in kinds and len(kinds) > 1:  # which have no order
-                names = ", ".join(kinds)
-                return f"y{{place}} holds labels of several types ({names}): give labels of one"
-        elif targets.dtype.kind in "mM" and (absent := np.isnat(targets)).any():
-            return f"y{{place}} holds a missing label, in row {int(absent.argmax())}{_FILL}"
-        elif targets.dtype.kind == "f" and (broken := targets != np.floor(targets)).any():
-            row = int(broken.argmax())
-            return (
-                f"y{{place}} holds {targets[row]:g}, in row {row}: that is no label but a "
-                "continuous number, which a regressor learns"
-            )
-        return None
+        return _defect_of_labels(targets)
     if targets.dtype.kind not in "biuf":
         return f"y{{place}} has dtype {targets.dtype}, a regression wants numbers"
+    return None
+
+
+def _defect_of_labels(labels: np.ndarray) -> str | None:
+    """What is wrong with one column of labels."""
+    if labels.dtype == object:
+        return _defect_of_objects(labels)
+    if labels.dtype.kind in "mM" and (absent := np.isnat(labels)).any():
+        return f"y{{place}} holds a missing label, in row {int(absent.argmax())}{_FILL}"
+    if labels.dtype.kind == "f" and (broken := labels != np.floor(labels)).any():
+        row = int(broken.argmax())
+        return (
+            f"y{{place}} holds {labels[row]:g}, in row {row}: that is no label but a "
+            "continuous number, which a regressor learns"
+        )
+    return None
+
+
+def _defect_of_objects(labels: np.ndarray) -> str | None:
+    """What is wrong with labels of any type."""
+    missing = [_is_missing(value) for value in labels]
+    if any(missing):
+        return f"y{{place}} holds a missing label, in row {missing.index(True)}{_FILL}"
+    for row, value in enumerate(labels):
+        if not isinstance(value, _LABELS):
+            kind = type(value).__name__
+            return (
+                f"y{{place}} holds a label of the type {kind}, in row {row}: give numbers, "
+                "strings or dates"
+            )
+    kinds = sorted({type(value).__name__ for value in labels})
+    if "str" in kinds and len(kinds) > 1:  # which have no order
+        names = ", ".join(kinds)
+        return f"y{{place}} holds labels of several types ({names}): give labels of one"
     return None
 
 

@@ -56,6 +56,7 @@ from dps.training.state import TrainState
 
 if TYPE_CHECKING:
     from dps.estimators.base.estimator import DistributedEstimator
+    from dps.scores.validation import Score
 
 
 def fit(
@@ -113,13 +114,7 @@ def fit(
         _look(survey, data, reset, classes, loading)
         job = resumption.job(_planned(survey), survey)
         if score is not None:
-            if not (job.stopping.validate or data.validating or partial):
-                raise ValueError(
-                    f"scoring={estimator.scoring!r} needs rows for validation: give X_val and "
-                    "y_val to fit, or early_stopping=True"
-                )
-            scored = score.about(job.targets, survey.n_outputs)
-            job = replace(job, stopping=replace(job.stopping, score=scored, tol=survey.tol))
+            job = _scored(job, score, survey, bool(data.validating))
         publisher, fitted = None, functools.partial(_fitted, survey, job)
         if server is not None:
             restored = functools.partial(_restored, survey, job)
@@ -151,6 +146,17 @@ def fit(
     watching.end()
     if not estimator._ends_as_planned or job.full_batch is not None:
         _warn_unless_converged(result, survey.tol, job.stopping.max_iter)
+
+
+def _scored(job: Job, score: Score, survey: Survey, validating: bool) -> Job:
+    """A job whose epochs have a score."""
+    if not (job.stopping.validate or validating or survey.partial):
+        raise ValueError(
+            f"scoring={survey.estimator.scoring!r} needs rows for validation: give X_val and "
+            "y_val to fit, or early_stopping=True"
+        )
+    scored = score.about(job.targets, survey.n_outputs)
+    return replace(job, stopping=replace(job.stopping, score=scored, tol=survey.tol))
 
 
 class _Data(NamedTuple):

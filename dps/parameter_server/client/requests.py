@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -373,32 +373,7 @@ class Requests:
             if len(gone) == self.spec.n_shards:
                 raise error
 
-        def gather(tensor: TensorSpec) -> Taken:
-            failed: set[int] = set()
-
-            def call(part: int, method: str, *args: Any) -> Any:
-                shard = tensor.parts[part][0]
-                if method == "thaw" and shard in failed:  # which would take another `timeout`
-                    return None
-                try:
-                    return self.call(tensor, part, method, *args)
-                except ServerLostError as error:
-                    failed.add(shard)
-                    if method != "thaw":
-                        give_up(shard, error)
-                    raise CopyLostError(f"shard {shard} of {self.spec} was lost") from error
-
-            attempts = _ATTEMPTS + self.spec.n_shards
-            for _ in range(attempts):
-                try:
-                    return gathered(tensor, self.spec.optimizer, gone, call)
-                except CopyLostError as error:  # next without that shard, or from its mirror
-                    lost = error
-            raise ServerLostError(
-                f"{tensor.name!r} of {self.spec} could not be read in {attempts} attempts"
-            ) from lost
-
-        found = {tensor.name: gather(tensor) for tensor in self.spec.tensors}
+        found = {tensor.name: self._gathered(tensor, gone, give_up) for tensor in self.spec.tensors}
         notes = {}
         if 0 not in gone:
             try:
@@ -406,3 +381,34 @@ class Requests:
             except ServerLostError as error:
                 give_up(0, error)
         return found, notes, gone
+
+    def _gathered(
+        self,
+        tensor: TensorSpec,
+        gone: Mapping[int, Exception],
+        give_up: Callable[[int, ServerLostError], None],
+    ) -> Taken:
+        """All of a tensor, without shards that are given up."""
+        failed: set[int] = set()
+
+        def call(part: int, method: str, *args: Any) -> Any:
+            shard = tensor.parts[part][0]
+            if method == "thaw" and shard in failed:  # which would take another `timeout`
+                return None
+            try:
+                return self.call(tensor, part, method, *args)
+            except ServerLostError as error:
+                failed.add(shard)
+                if method != "thaw":
+                    give_up(shard, error)
+                raise CopyLostError(f"shard {shard} of {self.spec} was lost") from error
+
+        attempts = _ATTEMPTS + self.spec.n_shards
+        for _ in range(attempts):
+            try:
+                return gathered(tensor, self.spec.optimizer, gone, call)
+            except CopyLostError as error:  # next without that shard, or from its mirror
+                lost = error
+        raise ServerLostError(
+            f"{tensor.name!r} of {self.spec} could not be read in {attempts} attempts"
+        ) from lost

@@ -100,24 +100,7 @@ def run_replica(
         source = Source(cuts, spec.seed if spec.shuffle else None, rank, channel.beat)
         held_out = HeldOutRows(source, spec.targets, spec.stopping.score, channel.beat)
         channel.activity.lap(LOAD)
-        alone = one_thread_each if getattr(spec.model, "by_blas", False) else nullcontext
-        with alone(), getattr(spec.model, "computing", nullcontext)():
-            how, done = spec.full_batch, 0
-            if how is None and not spec.on_plateau:
-                done = _train(spec, channel, source, held_out)
-            how = how or spec.finish
-            if how is not None and done < spec.epochs:
-                train_full_batch(
-                    how,
-                    rank=rank,
-                    channel=channel,
-                    model=copy.deepcopy(spec.model),
-                    source=source,
-                    state_rows=spec.channel.update.optimizer.state_rows,
-                    decide=partial(_decision, spec),
-                    first=done,
-                    validate=held_out.at if spec.held_out else None,
-                )
+        _train(spec, channel, source, held_out)
         _notify(channel, lambda channel: channel.account())
     except StoppedError as error:
         _notify(channel, lambda channel: channel.account())
@@ -138,7 +121,29 @@ def run_replica(
     return Outcome(rank, activity=activity)
 
 
-def _train(spec: ReplicaSpec, channel: Channel, source: Source, held_out: HeldOutRows) -> int:
+def _train(spec: ReplicaSpec, channel: Channel, source: Source, held_out: HeldOutRows) -> None:
+    """Stochastic steps, passes over all rows, or one after the other."""
+    alone = one_thread_each if getattr(spec.model, "by_blas", False) else nullcontext
+    with alone(), getattr(spec.model, "computing", nullcontext)():
+        how, done = spec.full_batch, 0
+        if how is None and not spec.on_plateau:
+            done = _take_steps(spec, channel, source, held_out)
+        how = how or spec.finish
+        if how is not None and done < spec.epochs:
+            train_full_batch(
+                how,
+                rank=spec.channel.rank,
+                channel=channel,
+                model=copy.deepcopy(spec.model),
+                source=source,
+                state_rows=spec.channel.update.optimizer.state_rows,
+                decide=partial(_decision, spec),
+                first=done,
+                validate=held_out.at if spec.held_out else None,
+            )
+
+
+def _take_steps(spec: ReplicaSpec, channel: Channel, source: Source, held_out: HeldOutRows) -> int:
     """Take stochastic steps until they end the fit, or are on a plateau; the epochs of them."""
     # Scratch memory of a model is not shared between threads.
     model = copy.deepcopy(spec.model)

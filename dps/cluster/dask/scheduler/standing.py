@@ -42,7 +42,10 @@ def homes_after(holders: Sequence[str], alive: Sequence[str]) -> list[str]:
     return homes
 
 
-def set_free(client: Client, keys: Sequence[Any], silent: Collection[str], timeout: float) -> None:
+# The scheduler runs `free` by itself, so it is one function.
+def set_free(  # noqa: C901
+    client: Client, keys: Sequence[Any], silent: Collection[str], timeout: float
+) -> None:
     """Let those that stay run what some keys need that workers have, or are to run, that do not.
 
     Dask keeps the pin of a task that it knows, whoever asks for it again, and would wait for ever.
