@@ -6,8 +6,9 @@ A new one derives from :class:`Classifier` or :class:`Regressor` and is decorate
 
 from __future__ import annotations
 
-from dps.estimators.base.classifier import Classifier, Regressor
+from dps.estimators.base.classifier import Classifier
 from dps.estimators.base.declare import estimator
+from dps.estimators.base.regressor import Regressor
 
 __all__ = ["Classifier", "Regressor", "estimator"]
 

@@ -15,10 +15,11 @@ from dps.data.collections.arrays import side_by_side
 from dps.data.collections.partitions import is_dask
 from dps.estimators.auto.epochs import passes
 from dps.estimators.auto.optimizers import asks_for_steps, check_known, refuse_passes, schedule_of
-from dps.estimators.base.classifier import AnyClassifier, AnyRegressor
+from dps.estimators.base.classifier import AnyClassifier
 from dps.estimators.base.declare import estimator
 from dps.estimators.base.estimator import DistributedEstimator
 from dps.estimators.base.nested import Maker
+from dps.estimators.base.regressor import AnyRegressor
 from dps.estimators.base.user_models import (
     ModelLossOfLabels,
     ModelLossOfNumbers,

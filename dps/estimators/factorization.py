@@ -32,8 +32,9 @@ from dps.estimators.auto.epochs import (
 )
 from dps.estimators.auto.optimizers import check_known, rate_of
 from dps.estimators.auto.table_rows import inputs_of, row_names
-from dps.estimators.base.classifier import Classifier, Regressor
+from dps.estimators.base.classifier import Classifier
 from dps.estimators.base.declare import estimator
+from dps.estimators.base.regressor import Regressor
 from dps.estimators.fit.survey import Survey
 from dps.estimators.predict.predict import FittedModel
 from dps.estimators.predict.tables import Part

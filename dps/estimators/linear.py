@@ -30,10 +30,11 @@ from dps.estimators.auto.optimizers import (
     choose_schedule,
     takes_steps,
 )
-from dps.estimators.base.classifier import Classifier, Regressor
+from dps.estimators.base.classifier import Classifier
 from dps.estimators.base.declare import estimator
 from dps.estimators.base.estimator import DistributedEstimator
 from dps.estimators.base.parameters import LINEAR
+from dps.estimators.base.regressor import Regressor
 from dps.estimators.fit.encoding import coefficient_names, index_of
 from dps.estimators.fit.survey import Survey
 from dps.estimators.predict.predict import LinearRaw

@@ -35,8 +35,9 @@ from dps.estimators.auto.epochs import (
     rows_to_train_on,
 )
 from dps.estimators.auto.optimizers import rate_of
-from dps.estimators.base.classifier import Classifier, Regressor
+from dps.estimators.base.classifier import Classifier
 from dps.estimators.base.declare import estimator
+from dps.estimators.base.regressor import Regressor
 from dps.estimators.fit.survey import Survey
 from dps.losses.classification import Multilabel
 from dps.models.network import Inputs, Network

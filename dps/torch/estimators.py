@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from sklearn.utils._param_validation import StrOptions
 from torch import nn
 
-from dps.estimators.base.classifier import AnyClassifier, AnyRegressor
+from dps.estimators.base.classifier import AnyClassifier
 from dps.estimators.base.declare import estimator
+from dps.estimators.base.regressor import AnyRegressor
 from dps.estimators.base.user_models import (
     ModelLossOfLabels,
     ModelLossOfNumbers,

@@ -1,4 +1,4 @@
-"""What is predicted: labels and probabilities of a classifier, numbers of a regressor."""
+"""What every classifier has: labels, probabilities, a score, training epoch by epoch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.base import ClassifierMixin
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
@@ -26,12 +26,8 @@ from dps.losses.classification import MarginLoss, Multilabel
 from dps.losses.names import get_loss
 
 if TYPE_CHECKING:
-    from dps._typing import ClassificationLoss, MatrixLike, RegressionLoss, VectorLike
+    from dps._typing import ClassificationLoss, MatrixLike, VectorLike
     from dps.data.survey.rows import DataSummary
-
-
-def _first_of(mean: Any, raw: NDArray[np.floating]) -> NDArray[np.floating]:
-    return mean(raw)[:, 0]
 
 
 def _margin(raw: NDArray[np.floating]) -> NDArray[np.floating]:
@@ -186,74 +182,3 @@ class Classifier(AnyClassifier):
         tags = super().__sklearn_tags__()
         tags.classifier_tags.multi_label = True
         return tags
-
-
-@dataclass(eq=False, repr=False, kw_only=True)
-class AnyRegressor(RegressorMixin, DistributedEstimator):
-    """An estimator of numbers, whatever its loss."""
-
-    _classification: ClassVar[bool] = False
-
-    def partial_fit(
-        self, X: MatrixLike, y: VectorLike, sample_weight: VectorLike | None = None
-    ) -> Self:
-        """Train one epoch, carrying on with parameters and optimizer state.
-
-        By stochastic steps, also after a `fit` by L-BFGS. How features are scaled follows from the
-        rows of the first call. What is "auto" goes by the rows of this call: give numbers where it
-        should be that of all data.
-
-        Parameters
-        ----------
-        X, y, sample_weight
-            As in `fit`.
-        """
-        self._validate_params()
-        first = not hasattr(self, "_carry")
-        start = None if first else self._carry
-        return self._run(X, y, sample_weight, start=start, partial=True, reset=first)
-
-    def predict(self, X: MatrixLike, **unknown: object) -> Any:
-        """Predicted values, (n,), or (n, n_outputs) if y had several columns.
-
-        Lazy for Dask input.
-        """
-        refuse_unknown(f"{type(self).__name__}.predict()", unknown, ["X"], {})
-        check_is_fitted(self)
-        n_outputs = self._several()
-        if n_outputs is None:
-            return self._apply(X, partial(_first_of, self._mean()))
-        return self._apply(X, self._mean(), range(n_outputs))
-
-    def _mean(self) -> Finish:
-        """From raw outputs to what is predicted."""
-        return self._loss().mean
-
-    def _several(self) -> int | None:
-        """How many columns y had; None if it was a vector, or one."""
-        n_outputs: int = getattr(self._model, "n_outputs", 1)
-        return None if n_outputs == 1 else n_outputs
-
-    def score(self, X: MatrixLike, y: VectorLike, sample_weight: VectorLike | None = None) -> float:
-        """Coefficient of determination, of several outputs their mean.
-
-        Computed where the data lies.
-        """
-        return self._scored("r2_score", X, y, sample_weight)
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        return tags
-
-
-@dataclass(eq=False, repr=False, kw_only=True)
-class Regressor(AnyRegressor):
-    """An estimator of numbers by one of dps's losses."""
-
-    loss: RegressionLoss = field(default="squared_error", kw_only=False)
-
-    _parameter_constraints: ClassVar[dict[str, Any]] = {"loss": [str, Loss]}
-
-    def _loss(self) -> Loss:
-        return get_loss(self.loss, "regression")
