@@ -1,12 +1,11 @@
-"""The Actor: owns a store, and the window of the group that works on it now.
+"""The Actor: owns a store, and the window of the group that works on it.
 
 It knows no mode, and does not stand in the way of a step: ranks work in the window themselves, or a
 thread does on behalf of one that is far (``dps/transport``). When it goes, whoever still uses the
 window is stopped: also when nobody closes it, because its client has died and Dask lets it go.
 
-Groups come one after another. The window of the one before is stopped first, and its ranks are
-refused from then on. The next one begins at the last snapshot, in new memory: a rank of the one
-before that was frozen in the middle of an update writes where nobody reads when it thaws.
+There is one group. The next generation of a fit has other Actors, and so new memory: a rank that
+was frozen in the middle of an update writes into memory that is no longer read when it thaws.
 """
 
 from __future__ import annotations

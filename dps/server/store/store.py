@@ -1,8 +1,8 @@
 """The store: what a shard holds, for as long as its owner wants it.
 
 Parameters, optimizer state, how many updates they have, and snapshots of them. What a group of
-ranks needs around it, which goes with the group, is a window (``window.py``); any number of groups
-may come and go, one after another. It knows no ranks, modes or epochs but by number.
+ranks needs around it is a window (``group/window.py``). It knows no ranks, modes or epochs but by
+number.
 
 Words of a store
     VERSION   updates applied
