@@ -82,13 +82,9 @@ train a clone, or set warm_start=False
 def starting_state(
     start: TrainState | None, optimizer: Optimizer, model: Model
 ) -> tuple[NDArray[np.floating], bool]:
-    """The optimizer state to begin with, and whether it is a fresh one.
+    """The optimizer state to begin with, (state_rows, n), and whether it is a fresh one.
 
-    Returns
-    -------
-    state : (state_rows, n) array
-        That of the start, if it is one of this optimizer and model. It is not to be written to.
-    fresh : bool
+    It is that of the start, if this is one of the same optimizer and model; do not write to it.
     """
     if start is not None and start.state is not None and start._has_state_of(optimizer):
         return start.state, False
