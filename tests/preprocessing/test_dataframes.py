@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import time
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse
+from conditions import until
 from configure import configure
 from distributed import Client, LocalCluster
 from sklearn.model_selection import GridSearchCV
@@ -99,24 +101,27 @@ def test_partitions_train_as_one_frame(where: str, client: Client) -> None:
 def test_only_encoded_partitions_stay_in_memory(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held: list[type] = []
-    launch = DaskCluster.launch
+    launch, looked = DaskCluster.launch, []
+
+    def names(dask_worker: Any) -> list[str]:
+        kept = (v if isinstance(v, tuple) else [v] for v in dask_worker.data.values())
+        return [type(value).__name__ for values in kept for value in values]
+
+    def held() -> Counter[str]:
+        return Counter(name for found in client.run(names).values() for name in found)
 
     def looking(self: Any, *args: Any) -> Any:
-        for worker in client.cluster.workers.values():
-            for values in worker.data.values():
-                held.extend(map(type, values if isinstance(values, tuple) else [values]))
+        until(  # workers hear of it a moment later
+            lambda: held()["DataFrame"] + held()["ReadFrame"] == 0 and held()["Series"] == 3,
+            "what was encoded is given back",
+        )
+        looked.append(held()["csr_matrix"])
         return launch(self, *args)
 
     monkeypatch.setattr(DaskCluster, "launch", looking)
     LinearClassifier(client=client).fit(lazy(FRAME), lazy(Y))
-    assert held.count(scipy.sparse.csr_matrix) == held.count(pd.Series) == 3
-    assert not set(held) & {pd.DataFrame}
-    assert "ReadFrame" not in {kind.__name__ for kind in held}
-    deadline = time.monotonic() + 10
-    while client.cluster.scheduler.tasks:
-        assert time.monotonic() < deadline, "everything is given back"
-        time.sleep(0.02)
+    assert looked == [3]
+    until(lambda: not client.cluster.scheduler.tasks, "everything is given back")
 
 
 def test_frames_of_plain_numbers_are_trained_on_as_they_are() -> None:
