@@ -12,10 +12,7 @@ def renumber(const index_t[::1] indices, Py_ssize_t total):
 
     `indices` are contiguous int32 or int64; the result is of the same dtype.
 
-    Raises
-    ------
-    IndexError
-        One is outside [0, total).
+    Raises IndexError: one is outside [0, total).
     """
     cdef Py_ssize_t n = indices.shape[0], p
     cdef unsigned char[::1] occurs = np.zeros(total, np.uint8)

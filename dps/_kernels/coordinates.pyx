@@ -66,17 +66,10 @@ cdef class Standardised(Coordinates):
 
     These are the coefficients of the features ``(x - mean) / scale``; no row is touched.
 
-    Parameters
-    ----------
-    mean : (n_features,) float64 array
-        Zeros without an intercept.
-    scale : (n_features,) float64 array
-        Not zero.
-    scale_0 : float
-        Not zero.
-    n_outputs : int
-    intercept : bool
-        Whether there is one: the last `n_outputs` parameters.
+    mean: (n_features,) float64 array, zeros without an intercept.
+    scale: (n_features,) float64 array, not zero.
+    scale_0: not zero.
+    intercept: whether there is one: the last `n_outputs` parameters.
     """
 
     def __init__(self, mean, scale, double scale_0, Py_ssize_t n_outputs, bint intercept):

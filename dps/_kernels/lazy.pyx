@@ -309,15 +309,10 @@ cdef class LazyUpdate:
     Updates are counted over the life of the parameters; ``since`` (n,) int64 says up to which a
     coordinate is up to date.
 
-    Parameters
-    ----------
-    kernel : UpdateKernel
-        One whose `lazy` is true.
-    l1, l2 : float
-    runs : sequence of (int, int, bool)
-        Runs of coordinates and whether they are penalised, ascending, without gaps.
-    single : bool
-        Whether vectors are float32.
+    kernel: one whose `lazy` is true.
+    runs: sequence of (int, int, bool), runs of coordinates and whether they are penalised,
+        ascending, without gaps.
+    single: whether vectors are float32.
     """
 
     def __init__(self, UpdateKernel kernel, double l1, double l2, runs, bint single):

@@ -353,26 +353,16 @@ cdef double evaluate(
 cdef class LossKernel:
     """A loss by name, with its number where it has one.
 
-    Parameters
-    ----------
-    name : str
-        Of squared, log, hinge, squared_hinge, modified_huber, huber, epsilon_insensitive,
+    name: one of squared, log, hinge, squared_hinge, modified_huber, huber, epsilon_insensitive,
         quantile, poisson, gamma and softmax.
-    epsilon : float, default=0.0
-        The width of the middle part of huber and epsilon_insensitive, the quantile, or of poisson
-        and gamma the logarithm of a unit by which y was divided.
-    width : float, default=0.0
-        Each ``max(z, 0)`` in a loss with a kink is a parabola where ``|z| < width / 2``.
-    gap : bool, default=False
-        Sum in place of the rounded losses by how much each loss lies above the tangent of the
-        rounded one, moved down until it touches the loss. Where the mean of rounded losses and
-        a convex penalty are least, the mean of that bounds how far the loss is from its own
-        least value: the moved tangents are below it, and are least at the same point.
-
-    Attributes
-    ----------
-    kinked : bool
-        Whether the derivative jumps.
+    epsilon: the width of the middle part of huber and epsilon_insensitive, the quantile, or of
+        poisson and gamma the logarithm of a unit by which y was divided.
+    width: each ``max(z, 0)`` in a loss with a kink is a parabola where ``|z| < width / 2``.
+    gap: sum in place of the rounded losses by how much each loss lies above the tangent of the
+        rounded one, moved down until it touches the loss. Where the mean of rounded losses and a
+        convex penalty are least, the mean of that bounds how far the loss is from its own least
+        value: the moved tangents are below it, and are least at the same point.
+    kinked: whether the derivative jumps.
     """
 
     def __init__(self, str name, double epsilon=0.0, double width=0.0, bint gap=False):

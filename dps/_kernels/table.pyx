@@ -182,32 +182,17 @@ cdef char* _address(array) except? NULL:
 cdef class TableRows:
     """The rows of a shard's part of a table, in memory that others may share.
 
-    Parameters
-    ----------
-    params : (size,) array
-        Of which the first elements are the table's.
-    state : (state_rows, size) array
-    ids : (n_rows,) int64 array
-        One more than the id of a row; zeros at first.
-    counts : (n_rows,) or (0,) int32 array
-        Where an id needs to be seen more than once.
-    seen : (n_rows,) or (0,) int64 array
-        Where rows expire.
-    since : (>= n_rows,) int64 array
-        The update that each row is up to date with, see `LazyUpdate`.
-    width : int
-        Elements of a row.
-    region : int
-        Rows of which one rank has charge.
-    zeros : int
-        Elements of a new row that are zero; those after them are drawn, evenly up to `scale`.
-    scale : float
-    seed : int
-    min_count : int
-    start : sequence of float
-        State of a new row, a number a row of state.
-    normal : bool, default=False
-        Whether elements are drawn from a normal distribution of that scale instead.
+    params: (size,) array, of which the first elements are the table's.
+    state: (state_rows, size) array.
+    ids: (n_rows,) int64 array, one more than the id of a row; zeros at first.
+    counts: (n_rows,) or (0,) int32 array, where an id needs to be seen more than once.
+    seen: (n_rows,) or (0,) int64 array, where rows expire.
+    since: (>= n_rows,) int64 array, the update that each row is up to date with, see `LazyUpdate`.
+    width: elements of a row.
+    region: rows of which one rank has charge.
+    zeros: elements of a new row that are zero; those after them are drawn, evenly up to `scale`.
+    start: state of a new row, a number a row of state.
+    normal: whether elements are drawn from a normal distribution of that scale instead.
     """
 
     def __init__(

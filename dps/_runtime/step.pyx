@@ -37,24 +37,13 @@ ENDINGS = {RAN: "ran", BAD_GRADIENT: "gradient", BAD_UPDATE: "update", STOPPED: 
 cdef class Step:
     """A rank's steps.
 
-    Parameters
-    ----------
-    rank : int
-    channels : sequence of ShardChannel
-        One a shard, in order.
-    params : (size,) array
-        Where the parameters are, or come to lie after each push.
-    total : (size,) array
-        Where a mean or a broadcast comes to lie.
-    version : int
-        Updates that the parameters have.
-    activity : Activity
-        Where waits, pushes and what they are stale by are counted; who calls `push` gives it the
-        time up to the call, and from the last lap on.
-    rates : Rates or None
-        Of updates by keys.
-    host : HostReducer or None
-        Where ranks of a host sum first, so that one of them sends one message for all.
+    channels: one a shard, in order.
+    params: (size,) array, where the parameters are, or come to lie after each push.
+    total: (size,) array, where a mean or a broadcast comes to lie.
+    version: updates that the parameters have.
+    activity: where waits, pushes and what they are stale by are counted; who calls `push` gives it
+        the time up to the call, and from the last lap on.
+    host: where ranks of a host sum first, so that one of them sends one message for all.
     """
 
     def __init__(

@@ -25,16 +25,10 @@ from dps._runtime.wire.message cimport STOPPED
 cdef class ShardChannel:
     """A rank's channel to one shard.
 
-    Parameters
-    ----------
-    dtype : str
-    size : int
-        Elements of the shard.
-    n_ranks : int
-    ranges : sequence of (int, int)
-        The shard's elements in the whole vector.
-    key_width : int
-        Elements that a key stands for, of which the ranges are multiples; 0: none go by keys.
+    size: elements of the shard.
+    ranges: sequence of (int, int), the shard's elements in the whole vector.
+    key_width: elements that a key stands for, of which the ranges are multiples; 0: none go by
+        keys.
     """
 
     def __init__(self, dtype, Py_ssize_t size, int n_ranks, ranges, Py_ssize_t key_width):

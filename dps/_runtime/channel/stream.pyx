@@ -25,16 +25,9 @@ cdef int64_t ACCOUNT_EVERY = 250000000
 cdef class StreamChannel(ShardChannel):
     """A channel over a wire, at whose other side a `Service` has one in the shard's window.
 
-    Parameters
-    ----------
-    dtype, size, n_ranks, ranges, key_width
-        As of a `ShardChannel`.
-    wire : Wire
-    raised : callable
-        Makes the exception of a pickle.
-    shard : int
-    activity : Activity
-        Of which the row of that shard is sent there, four times a second.
+    dtype, size, n_ranks, ranges, key_width: as of a `ShardChannel`.
+    raised: makes the exception of a pickle.
+    activity: its row of that shard is sent there, four times a second.
     """
 
     def __init__(

@@ -40,19 +40,11 @@ from dps._runtime.updates import bind
 cdef class WholeChannel(ShardChannel):
     """A channel in the memory of the shard's window, for whole vectors.
 
-    Parameters
-    ----------
-    window : Window
-    rank : int
-    shard : int
-        Which row of the account its shard has.
-    ranges : sequence of (int, int)
-    until : callable
-        ``until(field, word, value)`` goes on with a wait that has taken `tick` seconds: it knows
+    shard: which row of the account its shard has.
+    ranges: sequence of (int, int).
+    until: ``until(field, word, value)`` goes on with a wait that has taken `tick` seconds: it knows
         deadlines and owners.
-    tick : float
-    activity : Activity
-        Where waits, pushes and their bytes are counted.
+    activity: where waits, pushes and their bytes are counted.
     """
 
     def __init__(self, window, int rank, int shard, ranges, until, double tick, Activity activity):

@@ -43,12 +43,8 @@ cdef class AllReduceChannel(MappedChannel):
 cdef class AllReduceStep(Step):
     """A rank's steps on its own copy.
 
-    Parameters
-    ----------
-    held : (1 + state_rows, size) array
-        Parameters and state.
-    update : Update
-        How a gradient is applied to them.
+    held: (1 + state_rows, size) array, parameters and state.
+    update: how a gradient is applied to them.
     """
 
     def __init__(self, rank, channels, held, total, version, activity, update, host=None):

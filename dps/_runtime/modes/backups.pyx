@@ -209,12 +209,8 @@ cdef class BackupsChannel(SynchronousChannel):
 cdef class BackupsStep(Step):
     """A rank's steps, of which others may take some without it; `params` is its copy.
 
-    Parameters
-    ----------
-    rank, channels, params, total, version, activity, rates
-        As of a `Step`.
-    late : bool
-        Whether a gradient that comes too late counts in the step at work.
+    rank, channels, params, total, version, activity, rates: as of a `Step`.
+    late: whether a gradient that comes too late counts in the step at work.
     """
 
     cdef bint late

@@ -50,17 +50,10 @@ from dps._runtime.updates import bind
 cdef class LocalStep(AllReduceStep):
     """A rank's local steps.
 
-    Parameters
-    ----------
-    rank, channels, held, total, version, activity, update, host
-        As of an `AllReduceStep`.
-    reduction : AllReduceStep
-        Over the same channels, of whole vectors.
-    period : int
-        Steps from one reduction to the next.
-    outer : Optimizer
-    rate : float
-        Its learning rate.
+    rank, channels, held, total, version, activity, update, host: as of an `AllReduceStep`.
+    reduction: over the same channels, of whole vectors.
+    period: steps from one reduction to the next.
+    rate: its learning rate.
     """
 
     cdef AllReduceStep reduction

@@ -32,10 +32,7 @@ from dps._runtime.shared.words cimport R_RING, S_VERSION, W_STOP, load, store
 cdef class RingStep(AllReduceStep):
     """A rank's steps on its own copy, whose whole vectors go round.
 
-    Parameters
-    ----------
-    place : int
-        The member that this rank is; -1: another rank of its host takes part for it.
+    place: the member that this rank is; -1: another rank of its host takes part for it.
     """
 
     cdef int place

@@ -29,10 +29,7 @@ from dps.errors import FencedError, ServerLostError
 cdef class LastWrites:
     """The last write of each caller, and how it ended.
 
-    Attributes
-    ----------
-    n : int
-        Entries that there are.
+    n: entries that there are.
     """
 
     def __dealloc__(self):
@@ -82,13 +79,7 @@ cdef class LastWrites:
 cdef class MirrorLink:
     """A part's wire to its mirror; used while the part is held.
 
-    Parameters
-    ----------
-    mirror : Caller
-    number : int
-        Of the part.
-    mend : callable
-        ``mend(written)`` is called where the mirror cannot be asked: it gives the part another
+    mend: ``mend(written)`` is called where the mirror cannot be asked: it gives the part another
         link, or none, or raises. `written`: whether a write has been done that it may lack.
     """
 

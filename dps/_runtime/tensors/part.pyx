@@ -115,19 +115,9 @@ cdef class TensorPart:
     As a context it is held still. Where `store` is mapped, and another process writes, it is for
     `peek` alone.
 
-    Parameters
-    ----------
-    store : Store
-    rate : float
-        Learning rate of pushes.
-    patience : float
-        Seconds for which somebody may hold it still while others wait.
-    leads : bool
-        Whether callers ask it, else a shard whose mirror it belongs to.
-
-    Attributes
-    ----------
-    leads : bool
+    rate: learning rate of pushes.
+    patience: seconds for which somebody may hold it still while others wait.
+    leads: whether callers ask it, else a shard whose mirror it belongs to.
     """
 
     def __cinit__(self, *args, **kwargs):

@@ -14,16 +14,8 @@ import os
 cdef class Caller:
     """A caller's side of its wire to one shard; one request at a time.
 
-    Parameters
-    ----------
-    wire : Wire
-    before : Caller, optional
-        Whose last request is asked `again`, on another wire.
-
-    Attributes
-    ----------
-    broken : bool
-        Whether a request has been sent whose answer has not come: the wire is of no use.
+    before: its last request is asked `again`, on another wire.
+    broken: whether a request has been sent whose answer has not come: the wire is of no use.
     """
 
     def __init__(self, Wire wire, Caller before=None):

@@ -90,10 +90,7 @@ cdef class Service:
     def run(self, pickled):
         """Serve until the wire is closed.
 
-        Parameters
-        ----------
-        pickled : callable
-            The bytes of an exception that was raised at work.
+        pickled: the bytes of an exception that was raised at work.
         """
         while True:
             self.working = False

@@ -82,15 +82,9 @@ cdef class Wire:
 cdef class SocketWire(Wire):
     """A connected TCP socket, used natively.
 
-    Parameters
-    ----------
-    socket : socket.socket
-        It is owned from now on.
-    ahead : bytes
-        What has been received already.
-    look, lost : callable
-    tick : float
-        Seconds between calls of `look`.
+    socket: it is owned from now on.
+    ahead: what has been received already.
+    tick: seconds between calls of `look`.
     """
 
     def __cinit__(self, *args):
@@ -194,13 +188,9 @@ cdef class SocketWire(Wire):
 cdef class ObjectWire(Wire):
     """An object that sends and receives, such as a TLS socket.
 
-    Parameters
-    ----------
-    over : object
-        ``over.send(list of memoryview)`` sends all of them; where it collects what belongs
+    over: ``over.send(list of memoryview)`` sends all of them; where it collects what belongs
         together, ``over.flush(look)`` sends that. ``over.receive(memoryview)`` returns how many
         bytes it has put there, 0 at the end, and raises TimeoutError once a tick.
-    look, lost : callable
     """
 
     def __init__(self, over, look, lost):

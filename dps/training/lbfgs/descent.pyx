@@ -58,37 +58,22 @@ cdef void _narrow(floating* out, double* x, Py_ssize_t n) noexcept nogil:
 cdef class Search:
     """L-BFGS on a penalised mean loss, from sums over all ranks.
 
-    Parameters
-    ----------
-    start : (n,) float32 or float64 array
-        The parameters to begin at; all others have its dtype.
-    coordinates : Coordinates
-        Where steps are taken.
-    penalty : (n,) float64 array
-        The objective has half the sum of its products with the squares of the parameters.
-    tolerance : float
-        The gain in the objective that another pass must promise.
-    precision : float
-        Relative error of the sums.
-    least : float
-        A gain in the objective that counts.
-    patience : int
-        Accepted steps in a row of less than that which are enough.
-    relative : float, default=inf
-        The gain that another pass must promise as a share of the objective, where that is less.
-    l1 : (n,) float64 array, optional
-        The objective has the sum of its products with the sizes of the parameters.
-    width : float, default=0.0
-        Of the parabolas that stand for kinks of the loss at first; 0: it has none.
-    near : float, default=0.0
-        The share of the objective that these may take in the end, as is proven, see `LossKernel`.
-
-    Attributes
-    ----------
-    width : float
-        Of the parabolas at the point that is looked at next.
-    gap : bool
-        Whether what they take is to be given to `observe`, in place of the loss.
+    start: (n,) float32 or float64 array, the parameters to begin at; all others have its dtype.
+    coordinates: where steps are taken.
+    penalty: (n,) float64 array, the objective has half the sum of its products with the squares of
+        the parameters.
+    tolerance: the gain in the objective that another pass must promise.
+    precision: relative error of the sums.
+    least: a gain in the objective that counts.
+    patience: accepted steps in a row of less than that which are enough.
+    relative: the gain that another pass must promise as a share of the objective, where that is
+        less.
+    l1: (n,) float64 array, the objective has the sum of its products with the sizes of the
+        parameters.
+    width: that of the parabolas that stand for kinks of the loss at first; 0: it has none.
+    near: the share of the objective that these may take in the end, as is proven, see `LossKernel`.
+    width: that of the parabolas at the point that is looked at next.
+    gap: whether what they take is to be given to `observe`, in place of the loss.
     """
 
     cdef readonly bint enough
@@ -236,16 +221,9 @@ cdef class Search:
 cdef class DescentStep:
     """Steps of a rank; `search` works on rank 0 alone.
 
-    Parameters
-    ----------
-    rows : Pass
-    ranks : Step
-        Which says whose rank it is, and is used by nobody else meanwhile.
-    search : Search
-    point : (n,) array
-        Where the rows are looked at, of the search's dtype; afterwards the next one.
-    best : (n,) array
-        Where the best point is put whenever there is a new one.
+    ranks: the steps of this rank, which nothing else uses meanwhile.
+    point: (n,) array, where the rows are looked at, of the search's dtype; afterwards the next one.
+    best: (n,) array, where the best point is put whenever there is a new one.
     """
 
     cdef readonly double loss

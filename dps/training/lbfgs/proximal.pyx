@@ -60,11 +60,7 @@ cdef class ProximalStep:
     `B` is the Hessian's estimate that the pairs make, in compact form. Coordinates that are
     zero, and that the gradient does not move, stay: the others are descended along one by one.
 
-    Parameters
-    ----------
-    pairs : CurvaturePairs
-    weights : (n,) array
-        Of the L1 norm; 0 where there is none.
+    weights: (n,) array, of the L1 norm; 0 where there is none.
     """
 
     def __init__(self, CurvaturePairs pairs, weights):

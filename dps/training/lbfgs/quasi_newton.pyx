@@ -41,17 +41,11 @@ cdef class LBFGS:
 
     With an L1 norm the steps are proximal ones, see `ProximalStep`, and end at exact zeros.
 
-    Parameters
-    ----------
-    start : (n,) array
-    tolerance : float
-        The gain that the quadratic model must still promise for another step.
-    precision : float
-        Relative error of the values that it is given.
-    relative : float, default=inf
-        The same, as a share of the value, where that is less; a hundredth of it at least.
-    weights : (n,) array, optional
-        Of an L1 norm, which is minimised with the function.
+    start: (n,) array.
+    tolerance: the gain that the quadratic model must still promise for another step.
+    precision: relative error of the values that it is given.
+    relative: the same, as a share of the value, where that is less; a hundredth of it at least.
+    weights: (n,) array, of an L1 norm, which is minimised with the function.
     """
 
     def __init__(
@@ -99,17 +93,9 @@ cdef class LBFGS:
     def observe(self, double value, gradient):
         """Take the function's value and gradient at `point`, and choose the next point.
 
-        Parameters
-        ----------
-        value : float
-            Infinite or NaN where the function has no value.
-        gradient : (n,) array or None
-            None where there is none.
-
-        Returns
-        -------
-        bool
-            Whether the point has become the best one.
+        value: infinite or NaN where the function has no value.
+        gradient: (n,) array or None, None where there is none.
+        Returns whether the point has become the best one.
         """
         if gradient is None:
             return bool(self.take(value, NULL))
