@@ -186,7 +186,7 @@ def merge_keys(
     """The mean over all ranks' slots in the slice of one; its number of keys."""
     cdef Py_ssize_t n_ranks = rows.shape[0]
     merged.begin()
-    if keys.shape[1] == 0:
+    if sums.shape[0] == 0:  # the slice is empty
         return 0
     need(&merged.keys, n_ranks * keys.shape[1])
     return merge(
