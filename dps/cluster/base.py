@@ -197,7 +197,7 @@ class Cluster(Protocol):
 
         Partitions that have gone with their workers are made again on others.
 
-        lost: why, if nobody else says so.
+        lost: the reason, if there is no other.
         drop: whether to go on without those that cannot be.
         Returns partitions that are lost.
         Raises WorkerLostError: partitions are lost, and are not to be dropped.

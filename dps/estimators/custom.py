@@ -92,7 +92,7 @@ class Stepped(Maker, DistributedEstimator):
     def _table(self, X: Any, fitting: bool = False) -> Any:
         """Arrays become a matrix; a list of lists, such as of arrays of several lengths, a column.
 
-        Raises ValueError: the arrays are others than those of the fit.
+        Raises ValueError: the arrays differ from those that the fit had.
         """
         given = Arrays.of(X)
         if fitting:

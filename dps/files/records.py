@@ -84,7 +84,7 @@ class RecordWriter:
         """The record of a value.
 
         path: where it belongs; arrays are named by it.
-        Raises TypeError: it is of no known kind, or something in it.
+        Raises TypeError: the value, or a part of it, has no known kind.
         """
         kind = self._kinds.get(type(value))
         if kind is not None:

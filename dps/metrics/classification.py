@@ -220,8 +220,8 @@ class Totals(NamedTuple):
     at_label: NDArray[np.float64]  # (k, n_classes) array, by label and class, a sum over rows
     of_all: NDArray[np.float64]  # (n_classes,) array, by class, the sum of squares
     weight: float
-    vector: bool  # whether probabilities were those of the second class alone
-    ones: bool  # whether those of each row sum to one
+    vector: bool  # whether probabilities came as a vector, for the second class
+    ones: bool  # whether each row sums to one
 
 
 def _warn_unless_ones(looked: Sequence[Totals]) -> None:

@@ -305,7 +305,7 @@ def _area(first: np.ndarray, second: np.ndarray) -> float:
 class _Columns(NamedTuple):
     """Counts of each column of scores."""
 
-    several_classes: bool  # whether they are of more than two classes, of which a row has one
+    several_classes: bool  # whether there are more than two classes, one a row
     in_columns: bool  # whether y has a column for each label
     counts: list[_Counts]
 

@@ -82,8 +82,8 @@ class Routes:
     ) -> Routes | None:
         """By scikit-learn's metadata routing; None if that is off.
 
-        Raises UnsetMetadataPassedError, TypeError: something is given that nobody has said whether
-        to take, or that nobody takes.
+        Raises UnsetMetadataPassedError, TypeError: metadata is given that was not requested, or is
+        not accepted.
         """
         if not get_config()["enable_metadata_routing"]:
             return None

@@ -100,10 +100,10 @@ class Folds:
 
     cv: the latter number rows over all partitions.
     X: dask array or dataframe, or list of Delayed objects or Futures.
-    beside: what else goes to `fit`, by name: vectors of length n, or what is not of rows.
+    beside: other arguments of `fit`, by name: vectors of length n, or values without rows.
     groups: Dask's or local, for a splitter that keeps the rows of a group together.
     Raises ValueError, TypeError: they are not aligned partition by partition, there are fewer
-    partitions than folds, or splits are of other rows.
+    partitions than folds, or splits name other rows.
     """
 
     def __init__(

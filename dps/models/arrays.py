@@ -50,8 +50,8 @@ class Arrays:
 
         X: array of more than two dimensions, or a dict or tuple of arrays; all else is a table, of
             NumPy or Dask.
-        Raises TypeError, ValueError: what is in a dict is no array, or no numbers; or there is
-        nothing.
+        Raises TypeError, ValueError: a value of the dict is no array, or no numbers; or there is
+        none.
         """
         named = isinstance(X, Mapping) and not hasattr(X, "toarray")  # one of SciPy's is a dict
         if not named and not (isinstance(X, tuple) and X and all(map(_is_array, X))):

@@ -46,7 +46,7 @@ def make_layout(
 ) -> Layout:
     """What the columns of a surveyed frame become.
 
-    unfit: what is known to be wrong already.
+    unfit: defects that are known already.
     n_buckets, missing, interactions, dtype, parts, lists, unknown, min_frequency, max_categories:
         as the encoder has them.
     Raises ValueError: all that is wrong with the columns; or an interaction is not of categories.
@@ -81,7 +81,7 @@ def make_layout(
 
 
 def _problems(survey: FrameSurvey, n_buckets: int | None, missing: Missing) -> list[str]:
-    """What is wrong with the columns."""
+    """Defects of the columns."""
     problems = [*map(str, survey.defects.values())]
     empty = {name for name, column in survey.columns.items() if _has_nothing(column, n_buckets)}
     if missing == "error":

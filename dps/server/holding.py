@@ -117,8 +117,8 @@ class Holding:
 
         They have been prepared, see `creating`.
 
-        Returns what is held then: `spec`, or more; or, where somebody else was first, something
-        else.
+        Returns the tensors that are held then: `spec` and perhaps more, or others if another caller
+        was first.
         Raises ServerLostError: the server has been closed; or what they were to begin with has been
         given up.
         """

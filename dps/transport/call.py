@@ -131,7 +131,7 @@ class Mailbox:
 
         Where all of the request has been sent before, as what has no answer, the message is empty.
 
-        Raises ConnectionError: nobody answers any more.
+        Raises ConnectionError: the shard no longer answers.
         """
         answer: concurrent.futures.Future[bytes] = concurrent.futures.Future()
         if answered:

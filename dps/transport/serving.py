@@ -137,7 +137,7 @@ class Services:
     """The threads of a shard, one for each connection.
 
     token: names its handler.
-    check: ``check(who)`` raises where somebody is not to be served.
+    check: ``check(who)`` raises to refuse a caller.
     serve: ``serve(who, wire)`` is a thread's whole life; it ends when the wire does.
     """
 

@@ -55,7 +55,7 @@ def wire_of(
     """Take a connection over, in the thread of its event loop, once its handshake is written.
 
     comm: it is closed as far as Dask is concerned.
-    look: called about once `tick` seconds while somebody waits; raises to give up.
+    look: called about every `tick` seconds during a wait; raises to give up.
     lost: makes an exception of what has happened to the connection.
     silence: seconds without any answer after which the other host is gone.
     """

@@ -34,7 +34,7 @@ def exchange(
     name: what keys carry.
     weighted: whether rows have weights.
     wait: waits for tasks; raises if one cannot end.
-    owned: takes in what is made, and loses what is no longer needed.
+    owned: Futures to hold; new ones are added, old ones removed.
     """
     lying: dict[str, list[int]] = {}
     for number, holder in enumerate(holders):

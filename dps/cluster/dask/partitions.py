@@ -58,7 +58,7 @@ class PlacedData:
 
     holders: the worker of each partition, of those for validation last.
     n_trained: partitions that are not of validation data.
-    gone: those that lay on workers that are gone, and that nobody can make again.
+    gone: partitions of lost workers that cannot be made again.
     """
 
     def __init__(self, work: FitWork) -> None:

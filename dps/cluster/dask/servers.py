@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import distributed
 from distributed import Client, Future, Worker, get_client, get_worker
 from distributed.protocol import pickle
 
@@ -49,7 +50,8 @@ _PREFIX = "dps-server-"
 #: Seconds that the scheduler may take to answer.
 _ASKING = 30.0
 #: Before 2026.6 two datasets that are fetched at once leave Dask's option `scheduler` changed.
-_fetching = threading.Lock()
+_OLD = tuple(map(int, distributed.__version__.split(".")[:2])) < (2026, 6)
+_fetching = threading.Lock() if _OLD else contextlib.nullcontext()
 
 
 class _Published:

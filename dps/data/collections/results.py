@@ -35,7 +35,7 @@ def computing() -> dict[str, Any]:
 def results_of(tasks: Sequence[Any], client: Any) -> list[Any]:
     """What Dask makes of some tasks or collections, by a client or, without one, where it will.
 
-    Raises ClusterError: they need what is no longer there.
+    Raises ClusterError: their data is gone.
     """
     import dask
 

@@ -1,1 +1,1 @@
-"""What is found in rows before training: defects, labels, moments, quantiles."""
+"""Findings in the rows before training: defects, labels, moments, quantiles."""

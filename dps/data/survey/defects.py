@@ -249,7 +249,7 @@ def defect_of_targets(targets: np.ndarray, classification: bool) -> str | None:
 
 
 def _defect_of_labels(labels: np.ndarray) -> str | None:
-    """What is wrong with one column of labels."""
+    """The defect of one column of labels, if it has one."""
     if labels.dtype == object:
         return _defect_of_objects(labels)
     if labels.dtype.kind in "mM" and (absent := np.isnat(labels)).any():
@@ -264,7 +264,7 @@ def _defect_of_labels(labels: np.ndarray) -> str | None:
 
 
 def _defect_of_objects(labels: np.ndarray) -> str | None:
-    """What is wrong with labels of any type."""
+    """The defect of labels of any type, if there is one."""
     missing = [_is_missing(value) for value in labels]
     if any(missing):
         return f"y{{place}} holds a missing label, in row {missing.index(True)}{_FILL}"

@@ -50,8 +50,8 @@ class Method:
 
     l1: float
     l2: float
-    wide: bool  # rows are wide and sparse, as those of texts
-    text: bool  # so steps are those of texts
+    wide: bool  # rows are wide and sparse, like texts
+    text: bool  # steps have the defaults for texts
     steps: bool  # whether stochastic steps were chosen before anything was known of the data
     passes: FullBatch | None
     batch_size: Any

@@ -82,7 +82,7 @@ def fit(
     start: where training goes on from.
     partial: whether it is one epoch, of many.
     classes: array, all labels that will ever come.
-    reset: whether the columns are those of a first fit.
+    reset: whether this is a first fit, which sets the columns.
     """
     survey = Survey(
         fit=new_fit_id(),

@@ -47,7 +47,7 @@ def partitions_for(
     estimator: which keeps, or compares, the names of columns.
     X, y, sample_weight: as users give them; all in this process where X is.
     classification: whether y holds labels.
-    reset: whether names and numbers of columns are those of a first fit.
+    reset: whether this is a first fit, which sets names and numbers of columns.
     encoded: whether X is encoded already, or a dataframe that is encoded where it lies.
     Raises ValueError, TypeError.
     """

@@ -53,8 +53,7 @@ class Resumption:
 
     start: where training goes on from otherwise.
     partial: whether it is one epoch, of many.
-    Raises ValueError: what is asked for does not go together, or other parameters were trained
-    there.
+    Raises ValueError: options contradict each other, or other parameters were trained there.
     """
 
     def __init__(

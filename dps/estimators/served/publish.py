@@ -66,9 +66,9 @@ class Publisher:
     """Writes the model of one fit into a server.
 
     estimator: that is fitted.
-    restored: makes the model of all data and its parameters of what is trained.
-    fitted: makes the fitted attributes of what is trained, and of closed epochs.
-    Raises ValueError: tensors of the server are not those of the model: which, and what to do.
+    restored: makes the full model and its parameters from the trained ones.
+    fitted: makes the fitted attributes from trained parameters and closed epochs.
+    Raises ValueError: the server's tensors differ from the model's; says which, and what to do.
     Raises ServerLostError: it has been closed, or a shard is lost.
     """
 

@@ -275,7 +275,7 @@ class Store:
     limit: fits to remember; of more, those that ended first are forgotten.
     servers: the parameter servers that are there.
     outcomes: how the fits ended that have.
-    revision: grows with every event, so that whoever shows fits knows whether anything is new.
+    revision: grows with every event, so that a page knows whether anything is new.
 
     Examples
     --------

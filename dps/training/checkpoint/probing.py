@@ -25,7 +25,7 @@ def probe(path: str, stores: Stores, timeout: float, check: Check | None) -> Non
 
     timeout: seconds within which all must have written.
     check: called meanwhile; raises to give up.
-    Raises OSError: somebody cannot write there, or not read what others write.
+    Raises OSError: a worker cannot write there, or cannot read what others write.
     """
     token = secrets.token_hex(8)
     names = [f".probe-{token}", *(f".probe-{token}-{k}" for k in range(len(stores.shards)))]

@@ -87,7 +87,7 @@ class Checkpoints:
     job: the fit's first job, with `checkpoint`.
     stores: which are to write.
     check: called while they are asked; raises to give up.
-    Raises OSError: what is written at the path cannot be read by all.
+    Raises OSError: some cannot read what others write at the path.
     """
 
     def __init__(self, job: Job, stores: Stores, check: Check | None = None) -> None:

@@ -72,7 +72,7 @@ def train_full_batch(
 ) -> None:
     """Minimise until nothing is gained any more, or until the last epoch.
 
-    channel: over which nobody pushes.
+    channel: has no pushes under way.
     source: the rank's rows.
     state_rows: rows of optimizer state in a snapshot; there is none here.
     decide: makes the stopping rule of an epoch's number, see :meth:`Channel.end_epoch`.

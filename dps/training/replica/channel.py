@@ -313,7 +313,7 @@ class Channel:
         For modes in which no step ends without rank 0, and not where steps go by keys.
 
         steps: steps of it that are behind.
-        note: what is to be known of this rank's part of them; INTERIM_WIDTH of them at the most.
+        note: this rank's account of them; INTERIM_WIDTH of them at the most.
         spare: after how many epochs the snapshot was taken that is to stay.
         """
         self._call(operations.note, epoch, list(note))

@@ -38,7 +38,7 @@ class _Part(NamedTuple):
 class HeldOutRows:
     """The rows that a rank holds out.
 
-    score: what is asked of them besides the loss.
+    score: computed besides the loss.
     beat: called once a block.
     """
 

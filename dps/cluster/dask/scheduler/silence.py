@@ -28,7 +28,7 @@ def silent_among(
 ) -> set[str]:
     """Those that do not answer; none as soon as the lost one does.
 
-    lost: a worker of which somebody has heard no more; None: any.
+    lost: a worker that has gone silent; None: any.
     others: workers that may be lost as well. They have more time to answer.
     timeout: seconds for the scheduler.
     times: seconds for the lost one, and more where others have not answered.
