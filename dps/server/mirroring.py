@@ -115,6 +115,7 @@ class Mirrored(Protocol):
 
     spec: ServerSpec
     creations: Creations
+    mirroring: Mirroring
 
     @property
     def stores(self) -> Sequence[Store]:
@@ -262,7 +263,7 @@ class Mirroring:
         self._mirror, self._whole = None, False
 
     def _link(self, at: int, mirror: Mirror, torn: bool = False) -> MirrorLink:
-        return MirrorLink(mirror.caller(), at, partial(_mend, weakref.ref(self), at), torn)
+        return MirrorLink(mirror.caller(), at, partial(_mend, weakref.ref(self._holding), at), torn)
 
     def _copy(self, at: int, mirror: Mirror, hold: AbstractContextManager[Any]) -> None:
         """Pass on writes to a part, and send its elements to the mirror.
@@ -332,7 +333,7 @@ def _pieces(
         yield -1, -1, np.ascontiguousarray(store.ids[0, rows] - 1), rows
 
 
-def _mend(known: Callable[[], Mirroring | None], at: int, written: bool) -> None:
-    mirroring = known()
-    if mirroring is not None:
-        mirroring.mend(at, written)
+def _mend(known: Callable[[], Mirrored | None], at: int, written: bool) -> None:
+    holding = known()
+    if holding is not None:
+        holding.mirroring.mend(at, written)
