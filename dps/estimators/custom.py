@@ -13,8 +13,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from dps.data.collections.arrays import side_by_side
 from dps.data.collections.partitions import is_dask
-from dps.estimators.auto.epochs import passes
-from dps.estimators.auto.optimizers import asks_for_steps, check_known, refuse_passes, schedule_of
+from dps.estimators.auto.passes import asks_for_steps, passes, refuse_passes
+from dps.estimators.auto.steps import check_known, rate_of, schedule_of
 from dps.estimators.base.classifier import AnyClassifier
 from dps.estimators.base.declare import estimator
 from dps.estimators.base.estimator import DistributedEstimator
@@ -27,13 +27,14 @@ from dps.estimators.base.user_models import (
     columns_of,
     probabilities,
 )
-from dps.estimators.fit.survey import Survey
+from dps.estimators.fit.survey import Request, Survey
 from dps.estimators.predict.predict import Finish
 from dps.losses import Loss
 from dps.models.arrays import Arrays
 from dps.models.columns import Columns
 from dps.models.custom import CustomModel
 from dps.optimizers import Adam, AdamW, Constant, Optimizer
+from dps.optimizers.averaged import base_of
 from dps.optimizers.names import get_optimizer
 from dps.optimizers.schedules import Schedule
 from dps.training.state import check_unchanged
@@ -141,16 +142,16 @@ class Stepped(Maker, DistributedEstimator):
         """The model of a fit."""
         raise NotImplementedError
 
-    def _check(self, survey: Survey) -> None:
+    def _check(self, request: Request) -> None:
         """Names must be known, and L-BFGS honours some parameters only."""
         check_known(self.optimizer, "auto", "lbfgs")
         if self.optimizer == "lbfgs":
-            refuse_passes(*self._obstacles(survey))
+            refuse_passes(*self._obstacles(request))
         self._how()
 
-    def _obstacles(self, survey: Survey) -> list[str]:
+    def _obstacles(self, request: Request) -> list[str]:
         """Why there are no passes over all rows."""
-        return [*["partial_fit"] * survey.partial, *asks_for_steps(self)]
+        return [*["partial_fit"] * request.partial, *asks_for_steps(self)]
 
     def _how(self) -> tuple[Optimizer, Schedule]:
         """How steps are taken."""
@@ -158,10 +159,10 @@ class Stepped(Maker, DistributedEstimator):
         if isinstance(given, str):  # of "sgd" no step is taken
             given = {"auto": "adam", "lbfgs": "sgd"}.get(given, given)
         optimizer = get_optimizer(given)
-        base = getattr(optimizer, "base", optimizer)  # of one whose mean is reported
-        published = isinstance(base, Adam | AdamW)
+        published = isinstance(base_of(optimizer), Adam | AdamW)
         automatic = Constant(_ADAM) if published else optimizer.default_schedule
-        return optimizer, schedule_of(self, automatic)
+        rate, epochs = automatic(0.0), float(self.max_iter)
+        return optimizer, schedule_of(rate_of(self), automatic, rate, epochs)
 
     def _plan(self, survey: Survey) -> Job:
         """Steps of the optimizer, from the model's own start or from where it was left."""
@@ -186,7 +187,7 @@ class Stepped(Maker, DistributedEstimator):
         survey.targets = replace(survey.targets, loss=replace(loss, own=own))
         full_batch = finish = None
         if self._takes_passes(model, survey):
-            how = passes(self.alpha, survey.summary, survey.tol, self.n_iter_no_change)
+            how = passes(survey.summary, survey.tol, self.n_iter_no_change, float(self.alpha))
             together = self.optimizer == "lbfgs" or survey.mode.deterministic
             full_batch, finish = (how, None) if together else (None, how)
         return survey.job(

@@ -17,36 +17,30 @@ from sklearn.utils.validation import check_is_fitted
 
 from dps.estimators.auto.constants import machine_goes_on
 from dps.estimators.auto.epochs import (
+    EpochPlan,
     Outputs,
     Planned,
     adamw,
-    auto_batch,
-    auto_epochs,
-    averaged,
     choose_outputs,
     dtype_of,
     hidden_units,
     planned_schedule,
     regularized,
-    rows_to_train_on,
 )
-from dps.estimators.auto.optimizers import check_known, rate_of
+from dps.estimators.auto.steps import check_known, rate_of
 from dps.estimators.auto.table_rows import inputs_of, row_names
 from dps.estimators.base.classifier import Classifier
 from dps.estimators.base.declare import estimator
 from dps.estimators.base.regressor import Regressor
-from dps.estimators.fit.survey import Survey
+from dps.estimators.fit.survey import Request, Survey
 from dps.estimators.predict.predict import FittedModel
 from dps.estimators.predict.tables import Part
 from dps.models import TableSpec
 from dps.models.factorization import FactorizationMachine
 from dps.optimizers import Adagrad, AdamW, Optimizer, Schedule
+from dps.optimizers.averaged import base_of
 from dps.optimizers.names import get_optimizer
-from dps.training.defaults import (
-    base_of,
-    touches_little,
-)
-from dps.training.epochs.stopping import StoppingRule
+from dps.training.plan.batches import touches_little
 from dps.training.state import TrainState, check_unchanged
 
 if TYPE_CHECKING:
@@ -211,20 +205,20 @@ class _Factorization(Planned):
             return replace(carry, state=None, optimizer=None)
         return start
 
-    def _check(self, survey: Survey) -> None:
+    def _check(self, request: Request) -> None:
         """A loss needs a kernel, and parameters must go together."""
-        super()._check(survey)
+        super()._check(request)
         check_known(self.optimizer, "auto")
         if self.max_embeddings is not None:
-            self._check_table(survey)
+            self._check_table(request)
         for name, given in ("min_count", self.min_count > 1), ("expire_after", self.expire_after):
             if self.max_embeddings is None and given:
                 raise ValueError(f"{name} has no effect without max_embeddings: give that, too")
         self._schedule(self._optimizer(False, 1.0), 1)
 
-    def _check_table(self, survey: Survey) -> None:
+    def _check_table(self, request: Request) -> None:
         refused = f"max_embeddings={self.max_embeddings} is not possible with"
-        if not survey.mode.shards_hold_parameters:
+        if not request.mode.shards_hold_parameters:
             raise ValueError(
                 f"{refused} mode={self.mode!r}, in which each replica holds all rows: use "
                 "mode='sync', 'async' or 'hybrid'"
@@ -243,42 +237,36 @@ class _Factorization(Planned):
         summary = survey.summary
         if survey.start is not None and survey.start.model is not None:
             survey.start = machine_goes_on(survey.start, summary.points)
-        start = survey.start
-        held_out, rows = rows_to_train_on(self, survey)
-        batch = auto_batch(rows) if self.batch_size == "auto" else int(self.batch_size)
+        start, plan = survey.start, EpochPlan.of(self, survey)
         outputs = choose_outputs(survey)
         model = self._machine(survey, outputs)
         # Lazy steps by keys are of Adagrad, and of no mean, which is of all rows of the table.
-        few = model.table is not None or touches_little(summary, model.layout.size, batch)
+        few = model.table is not None or touches_little(summary, model.layout.size, plan.batch)
         optimizer = self._optimizer(few, outputs.slope)
         average = not few if self.average == "auto" else self.average
         if average:
-            optimizer = averaged(optimizer, rows, batch, summary.total)
-        epochs = survey.max_iter
-        if self.max_iter == "auto" and not survey.partial:
-            epochs = auto_epochs(rows, min(batch, rows))
-            if not (average or model.hidden):  # the rate is to be small before they overfit
-                epochs //= 2
+            optimizer = plan.averaged(optimizer)
+        elif self.max_iter == "auto" and not survey.partial and not model.hidden:
+            # The rate is to be small before they overfit.
+            plan = replace(plan, epochs=plan.epochs // 2)
         before = None if start is None else start.optimizer
         if before is not None and self.optimizer == self.average == "auto":
             optimizer = before
-        patience = self.n_iter_no_change
-        if patience == "auto":
-            patience = max(5, epochs // 3)
         initial = None
         if start is None:
             initial = model.initial(np.random.default_rng(survey.seed), _START)
         of_a_row = outputs.slope * survey.targets.scale / summary.total
-        decay = min(_MOST_DECAY, _DECAY * batch / rows)
+        decay = min(_MOST_DECAY, _DECAY * plan.batch / plan.rows)
         optimizer, l2 = regularized(self, optimizer, decay, of_a_row)
+        schedule = self._schedule(optimizer, None if survey.partial else plan.epochs)
         return survey.job(
             model,
             optimizer,
-            self._schedule(optimizer, None if survey.partial else epochs),
+            schedule,
             params=initial,
             l2=l2,
-            stopping=StoppingRule(epochs, survey.tol, int(patience), held_out),
-            batch_size=batch,
+            stopping=plan.stopping(survey.tol, 5),
+            batch_size=plan.batch,
         )
 
     def _optimizer(self, few: bool, slope: float) -> Optimizer:

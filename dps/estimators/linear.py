@@ -20,31 +20,26 @@ from sklearn.utils.validation import check_is_fitted
 from dps.estimators.auto.linear import (
     choose_coordinates,
     choose_method,
+    choose_optimizer,
+    choose_replicas,
+    choose_schedule,
     choose_steps,
     first_state,
-    replicas_of,
-)
-from dps.estimators.auto.optimizers import (
-    check_stochastic,
-    choose_optimizer,
-    choose_schedule,
     takes_steps,
 )
+from dps.estimators.auto.passes import refuse_passes
+from dps.estimators.auto.steps import asks_for_spread
 from dps.estimators.base.classifier import Classifier
 from dps.estimators.base.declare import estimator
 from dps.estimators.base.estimator import DistributedEstimator
 from dps.estimators.base.parameters import LINEAR
 from dps.estimators.base.regressor import Regressor
 from dps.estimators.fit.encoding import coefficient_names, index_of
-from dps.estimators.fit.survey import Survey
+from dps.estimators.fit.survey import Request, Survey
 from dps.estimators.predict.predict import LinearRaw
 from dps.models.linear import LinearModel
-from dps.optimizers import Optimizer
-from dps.optimizers.names import get_optimizer
+from dps.optimizers import Constant, Optimizer
 from dps.optimizers.schedules import Schedule
-from dps.training.defaults import (
-    asks_for_spread,
-)
 from dps.training.state import TrainState
 
 if TYPE_CHECKING:
@@ -87,42 +82,44 @@ class _Linear(DistributedEstimator):
     #: Times the strength of "auto", which `choose_alpha` looks for.
     _alpha_times: ClassVar[float] = 1.0
 
-    def _check(self, survey: Survey) -> None:
+    def _check(self, request: Request) -> None:
         """L-BFGS honours some parameters only, and a schedule must be one."""
-        if survey.partial:
-            check_stochastic(self)
-        if self.alpha == "cv" and (survey.partial or self.penalty is None):
+        if request.partial and self.optimizer == "lbfgs":
+            refuse_passes("partial_fit")
+        if self.alpha == "cv" and (request.partial or self.penalty is None):
             one = (
-                "partial_fit sees a part of the rows" if survey.partial else "penalty=None has none"
+                "partial_fit sees a part of the rows"
+                if request.partial
+                else "penalty=None has none"
             )
             raise ValueError(f"alpha='cv' chooses a penalty on held-out rows, and {one}")
-        optimizer = choose_optimizer(self, survey.loss)
-        choose_schedule(self, optimizer or get_optimizer("sgd"), 1.0)
+        choose_optimizer(self, request.loss)
+        choose_schedule(self, Constant(1.0))
 
-    def _drop_columns(self, survey: Survey, X: Any) -> Any:
+    def _drop_columns(self, request: Request, X: Any) -> Any:
         """Without columns that have no value: their coefficients start at zero, and stay there."""
-        optimizer = choose_optimizer(self, survey.loss)
+        optimizer = choose_optimizer(self, request.loss)
         in_kernels = optimizer is None or optimizer.native is not None
         # A mean must know its start; only of kernels it is known that they leave zeros alone.
-        if survey.start is None and not self.average and in_kernels:
+        if request.start is None and not self.average and in_kernels:
             from dps.data.columns import occurring
 
-            X, survey.columns = occurring(X)
+            X, request.columns = occurring(X)
         return X
 
-    def _inspection(self, survey: Survey) -> Inspection:
+    def _inspection(self, request: Request) -> Inspection:
         """Steps in units of the features ask how these vary."""
         from dps.data.survey.rows import Inspection
 
-        before = None if survey.start is None else survey.start.optimizer
-        steps = takes_steps(self, survey.loss, survey.mode, survey.tol)
+        before = None if request.start is None else request.start.optimizer
+        steps = takes_steps(self, request.loss, request.mode, request.tol)
         numbers = None
-        if survey.encoding is not None:
-            numbers = survey.encoding.encoder._layout.number_columns
-            if survey.columns is not None:
-                kept = np.isin(survey.columns.numbers, numbers)
+        if request.encoding is not None:
+            numbers = request.encoding.encoder._layout.number_columns
+            if request.columns is not None:
+                kept = np.isin(request.columns.numbers, numbers)
                 numbers = tuple(np.flatnonzero(kept).tolist())
-        optimizer = choose_optimizer(self, survey.loss)
+        optimizer = choose_optimizer(self, request.loss)
         spread = steps and asks_for_spread(optimizer, bool(self.average), before)
         return Inspection(spread=spread, numbers=numbers)
 
@@ -147,7 +144,7 @@ class _Linear(DistributedEstimator):
             l1=method.l1,
             l2=method.l2,
             batch_size=method.batch_size,
-            n_replicas=replicas_of(self, survey, model, method),
+            n_replicas=choose_replicas(self, survey, model, method),
             full_batch=method.full_batch,
             finish=method.finish,
         )

@@ -18,33 +18,29 @@ from sklearn.utils.validation import check_is_fitted
 
 from dps.estimators.auto.constants import network_goes_on, scaling_of
 from dps.estimators.auto.epochs import (
-    PASSES,
+    EpochPlan,
     Outputs,
     Planned,
-    auto_batch,
-    auto_epochs,
-    averaged,
     check_passes,
     choose_outputs,
     dtype_of,
     hidden_units,
+    numbers_of,
     optimizer_of,
-    passes,
     planned_schedule,
     regularized,
-    rows_to_train_on,
 )
-from dps.estimators.auto.optimizers import rate_of
+from dps.estimators.auto.passes import passes
+from dps.estimators.auto.steps import rate_of
 from dps.estimators.base.classifier import Classifier
 from dps.estimators.base.declare import estimator
 from dps.estimators.base.regressor import Regressor
-from dps.estimators.fit.survey import Survey
+from dps.estimators.fit.survey import Request, Survey
 from dps.losses.classification import Multilabel
 from dps.models.network import Inputs, Network
 from dps.optimizers import SGD, AdamW, Momentum, Optimizer
+from dps.optimizers.averaged import base_of
 from dps.optimizers.schedules import Schedule
-from dps.training.defaults import base_of
-from dps.training.epochs.stopping import StoppingRule
 from dps.training.state import check_unchanged
 
 if TYPE_CHECKING:
@@ -150,12 +146,12 @@ class _Perceptron(Planned):
         "n_iter_no_change": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
     }
 
-    def _check(self, survey: Survey) -> None:
+    def _check(self, request: Request) -> None:
         """A loss needs a kernel, and names must be known."""
-        super()._check(survey)
+        super()._check(request)
         optimizer_of(self.optimizer)
         if self.optimizer == "lbfgs":
-            check_passes(self, survey.partial)
+            check_passes(self, request.partial)
         planned_schedule(rate_of(self), 1.0, 1)
         hidden_units(self.hidden_layer_sizes)
 
@@ -164,32 +160,27 @@ class _Perceptron(Planned):
         summary, by_passes = survey.summary, self.optimizer == "lbfgs"
         if survey.start is not None and survey.start.model is not None:
             survey.start = network_goes_on(survey.start, summary.points)
-        held_out, rows = (False, summary.total) if by_passes else rows_to_train_on(self, survey)
-        batch = auto_batch(rows) if self.batch_size == "auto" else int(self.batch_size)
-        epochs = survey.max_iter
-        if self.max_iter == "auto" and not survey.partial:
-            epochs = PASSES if by_passes else auto_epochs(rows, min(batch, rows))
-        patience = self.n_iter_no_change
-        if patience == "auto":
-            patience = max(8, epochs // 3)
+        plan = EpochPlan.of(self, survey, by_passes)
         outputs = choose_outputs(survey)
         optimizer: Optimizer = optimizer_of(self.optimizer, outputs.slope)
         rate = _RATES.get(type(optimizer), optimizer.default_schedule.rate)
         if isinstance(base_of(optimizer), AdamW):
             rate = _RATE_OF_CLASSES if self._classification else _RATE_OF_NUMBERS
         if self.average and not by_passes:
-            optimizer = averaged(optimizer, rows, batch, summary.total)
-        decay = self._decay(survey.partial, rows)
+            optimizer = plan.averaged(optimizer)
+        decay = self._decay(survey.partial, plan.rows)
         optimizer, l2 = regularized(self, optimizer, decay, decay / summary.total)
-        full_batch = passes(l2, summary, survey.tol, int(patience)) if by_passes else None
+        stopping = plan.stopping(survey.tol, 8)
         return survey.job(
             self._network(survey, outputs),
             optimizer,
-            planned_schedule(rate_of(self), float(rate), None if survey.partial else epochs),
+            planned_schedule(rate_of(self), float(rate), None if survey.partial else plan.epochs),
             l2=l2,
-            stopping=StoppingRule(epochs, survey.tol, int(patience), held_out),
-            batch_size=batch,
-            full_batch=full_batch,
+            stopping=stopping,
+            batch_size=plan.batch,
+            full_batch=passes(summary, survey.tol, stopping.n_iter_no_change, l2)
+            if by_passes
+            else None,
         )
 
     def _decay(self, partial: bool, rows: int) -> float:
@@ -352,19 +343,12 @@ class MLPRegressor(_Perceptron, Regressor):
 
 def _inputs(survey: Survey, width: Any) -> Inputs:
     """How the columns go in, from what is known of their values."""
-    summary, encoding = survey.summary, survey.encoding
+    summary, encoding, numbers = survey.summary, survey.encoding, numbers_of(survey)
     n = summary.n_features
     if encoding is not None:
-        numbers = np.array(encoding.encoder._layout.number_columns, np.int64)
         square = float(len(encoding.encoder._layout.features) - len(numbers))
     else:
-        numbers = np.arange(n if summary.points is not None else 0)
         square = 0.0 if len(numbers) else summary.square / summary.total
-        if summary.points is None and not summary.sparse:
-            raise ValueError(
-                f"some partitions of X are sparse, with {n} columns, and others are dense: "
-                "make all of one kind"
-            )
     places = np.full(n, -1, np.int64)
     places[numbers] = np.arange(len(numbers))
     plain = np.flatnonzero(places < 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -109,3 +109,11 @@ class Averaged(Optimizer):
         """Return the mean, or ``params`` before the first update, see `Optimizer.result`."""
         unknown = np.isnan(state[-1])
         return np.where(unknown, params, state[-1]) if unknown.any() else state[-1]
+
+
+_Given = TypeVar("_Given", bound=Optimizer | None)
+
+
+def base_of(optimizer: _Given) -> Optimizer | _Given:
+    """The optimizer whose parameters may be averaged."""
+    return optimizer.base if isinstance(optimizer, Averaged) else optimizer

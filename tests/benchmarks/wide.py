@@ -19,7 +19,7 @@ import scipy.sparse
 from distributed import Client
 
 from dps import LinearClassifier
-from dps.training import defaults
+from dps.training.plan import batches
 from flights import on_cluster
 from measure import bars, cluster, options, table
 
@@ -58,17 +58,17 @@ def main() -> None:
     if chosen.quick:
         rows, widths = 2_048, [1 << 10, 1 << 12]
     found: dict[tuple[str, str, int], list[float]] = defaultdict(list)
-    default = defaults._COST_OF_A_KEY
+    default = batches._COST_OF_A_KEY
     with cluster() as client:
         data = {width: on_cluster(client, *text(rows, width)) for width in widths}
         for _ in range(chosen.repeat):
             for way, cost in WAYS.items():
-                defaults._COST_OF_A_KEY = cost
+                batches._COST_OF_A_KEY = cost
                 for mode in MODES:
                     for width in widths:
                         time = microseconds(client, data[width], mode)
                         found[way, mode, width].append(time)
-    defaults._COST_OF_A_KEY = default
+    batches._COST_OF_A_KEY = default
     medians = {name: statistics.median(times) for name, times in found.items()}
     table(
         ("microseconds a step", *(f"{width:,} columns" for width in widths)),

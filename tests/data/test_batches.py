@@ -21,7 +21,7 @@ from dps.models.base import CSRRows
 from dps.models.linear import LinearModel
 from dps.modes import Sync
 from dps.optimizers import Constant
-from dps.training.plan.plan import make_plan
+from dps.training.plan.plan import Located, make_plan
 from dps.training.replica.steps import Begun, Steps
 
 quick = settings(max_examples=50, deadline=None)
@@ -227,9 +227,11 @@ def test_rows_for_validation_are_the_fraction_asked_for_and_differ_by_seed_and_p
 @quick
 @given(sizes=st.lists(st.integers(0, 30), max_size=6).filter(any), n=SOME, batch=SOME)
 def test_all_ranks_see_each_row_once_and_share_every_batch(sizes: Any, n: int, batch: int) -> None:
-    where = {"holders": "abaabb"[: len(sizes)], "threads": {"a": 1, "b": 1}}
-    size: Any = {"rows": sizes, "count": lambda piece: piece.rows, "elements": 0}
-    plan = make_plan(Sync(), **size, **where, batch_size=batch, n_replicas=n, rebalance=False)
+    data = Located(sizes, "abaabb"[: len(sizes)], {"a": 1, "b": 1}, elements=0)
+    plan = make_plan(
+        Sync(), data, count=lambda piece: piece.rows,
+        batch_size=batch, n_replicas=n, rebalance=False,
+    )  # fmt: skip
     taken = []
     for number, rank in enumerate(plan.ranks):
         blocks = [block(p.partition, sizes[p.partition], (p.start, p.stop)) for p in rank.pieces]

@@ -28,7 +28,7 @@ from dps.data.exchange import RandomSplit
 from dps.data.feed.blocks import Block, features_of
 from dps.data.feed.cuts import LoadedCut, Source
 from dps.training.job import new_fit_id
-from dps.training.plan.plan import make_plan, make_split
+from dps.training.plan.plan import Located, make_plan, make_split
 
 quick = settings(max_examples=50, deadline=None)
 N, PARTS = 12_000, 12
@@ -91,11 +91,11 @@ def test_sorted_labels_train_as_well_in_one_process(how: Any, parts: int) -> Non
 
 def test_replicas_of_a_worker_have_rows_of_every_label() -> None:
     options: Any = {
-        "rows": [1000] * 3, "count": lambda piece: piece.rows, "elements": 10**9,
-        "holders": "aaa", "threads": {"a": 4}, "batch_size": 100, "n_replicas": "auto",
+        "count": lambda piece: piece.rows, "batch_size": 100, "n_replicas": "auto",
         "rebalance": False,
     }  # fmt: skip
-    plan = make_plan(dps.Async(), **options, mixed=True)
+    data = Located([1000] * 3, "aaa", {"a": 4}, 10**9)
+    plan = make_plan(dps.Async(), data, **options, mixed=True)
     assert [rank.rows for rank in plan.ranks] == [750] * 4
     for rank in plan.ranks:
         first = sum(piece.rows for piece in rank.pieces if piece.partition == 0)
@@ -160,10 +160,8 @@ FIRST = [[0, 2, 6, 7], [1, 3, 4, 5]]
 @pytest.mark.parametrize("n_replicas", ["auto", 1, 3])
 @pytest.mark.parametrize("rows", [(900, 50, 0, 50), (1, 0, 0, 0), (3, 0, 0, 4)])
 def test_new_partitions_are_equal_and_on_all_workers(rows: Any, n_replicas: Any) -> None:
-    split, homes = make_split(
-        0, rows=rows, elements=10**9, holders="aabb", threads={"a": 1, "b": 1, "c": 1},
-        n_replicas=n_replicas,
-    )  # fmt: skip
+    data = Located(rows, "aabb", {"a": 1, "b": 1, "c": 1}, 10**9)
+    split, homes = make_split(0, data, n_replicas)
     sizes = np.sum([[len(g) for g in split.draw(p)] for p in range(4)], axis=0)
     assert len(sizes) == len(homes)
     assert min(sizes) >= 1

@@ -18,7 +18,7 @@ from dps.optimizers.update import Rates
 from dps.server.group import operations
 from dps.server.group.window import Field, Word
 from dps.server.memory.lease import LOST
-from dps.training import defaults
+from dps.training.plan import batches
 from tests.harness.ranks import Group, at_once
 
 SIZE, RANKS, RATE = 11, 3, 0.2
@@ -240,7 +240,7 @@ def fitted(mode: Any, data: Any, **options: Any) -> dps.LinearClassifier:
 def test_a_fit_counts_each_row_once_as_seen_or_as_dropped(
     drop_after: int | None, sparse: bool, early_stopping: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(defaults, "_COST_OF_A_KEY", 0.0)
+    monkeypatch.setattr(batches, "_COST_OF_A_KEY", 0.0)
     X, y = problem(sparse)
     mode = dps.Async(aggregate=3, drop_after=drop_after)
     model = fitted(mode, (X, y), early_stopping=early_stopping)
@@ -257,7 +257,7 @@ def test_by_keys_the_result_is_that_of_whole_vectors(monkeypatch: pytest.MonkeyP
     options: dict[str, Any] = {"n_replicas": 1, "learning_rate": 0.3, "alpha": 1e-2, "max_iter": 12}
     found = []
     for cost in (0.0, np.inf):
-        monkeypatch.setattr(defaults, "_COST_OF_A_KEY", cost)
+        monkeypatch.setattr(batches, "_COST_OF_A_KEY", cost)
         found.append(fitted(dps.Async(aggregate=3), data, **options).coef_)
     np.testing.assert_allclose(*found, rtol=1e-9, atol=1e-12)
 
@@ -265,7 +265,7 @@ def test_by_keys_the_result_is_that_of_whole_vectors(monkeypatch: pytest.MonkeyP
 def test_by_keys_updates_may_be_fewer_than_expected_epoch_after_epoch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(defaults, "_COST_OF_A_KEY", 0.0)
+    monkeypatch.setattr(batches, "_COST_OF_A_KEY", 0.0)
     mode = dps.Async(aggregate=2, drop_after=0)
     rate = dps.optimizers.InvScaling(0.5)
     model = fitted(mode, problem(True, 200), max_iter=60, learning_rate=rate, batch_size=2)

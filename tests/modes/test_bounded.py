@@ -16,7 +16,7 @@ import dps
 from dps.errors import StalledError
 from dps.modes import get_mode
 from dps.server.group.window import Field
-from dps.training import defaults
+from dps.training.plan import batches
 from tests.harness.ranks import Group, at_once
 
 SIZE = 7
@@ -164,7 +164,7 @@ def fitted(mode: Any, data: Any, **options: Any) -> dps.LinearClassifier:
 def test_without_delay_a_fit_is_that_of_sync_with_batch_and_rate_of_all_replicas(
     n_shards: int, sparse: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(defaults, "_COST_OF_A_KEY", 0.0)
+    monkeypatch.setattr(batches, "_COST_OF_A_KEY", 0.0)
     data = problem(sparse=sparse)
     options: dict[str, Any] = {"penalty": None, "n_shards": n_shards}
     bounded = fitted(dps.Async(max_delay=0), data, batch_size=16, learning_rate=0.05, **options)
@@ -180,7 +180,7 @@ def test_without_delay_a_fit_is_that_of_sync_with_batch_and_rate_of_all_replicas
 def test_a_fit_shows_its_bounds_and_keeps_them(
     sparse: bool, early_stopping: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(defaults, "_COST_OF_A_KEY", 0.0)
+    monkeypatch.setattr(batches, "_COST_OF_A_KEY", 0.0)
     mode, data = dps.Async(max_delay=2), problem(sparse=sparse)
     model = fitted(mode, data, batch_size=4, n_shards=3, early_stopping=early_stopping)
     bound = mode.max_staleness(4)

@@ -16,7 +16,7 @@ from dps._kernels.optimizers import KINDS_OF_RUNS
 from dps.modes import Mode
 from dps.optimizers import SGD, Adagrad, Constant, Momentum, Optimizer
 from dps.optimizers.update import Rates, Update
-from dps.training import defaults
+from dps.training.plan import batches
 from tests.harness.ranks import Group
 
 SIZE, RANKS, RATE = 11, 3, 0.2
@@ -167,7 +167,7 @@ def problem(sparse: bool) -> tuple[Any, Any]:
 def test_one_replica_is_never_stale_and_so_has_the_bits_of_async(
     how: str, sparse: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(defaults, "_COST_OF_A_KEY", 0.0)
+    monkeypatch.setattr(batches, "_COST_OF_A_KEY", 0.0)
     data = problem(sparse)
     alone = fitted(MODES[how], data, n_replicas=1)
     np.testing.assert_array_equal(alone.coef_, fitted("async", data, n_replicas=1).coef_)
@@ -178,7 +178,7 @@ def test_one_replica_is_never_stale_and_so_has_the_bits_of_async(
 def test_several_replicas_learn_and_show_how_far_apart_they_were(
     how: str, sparse: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(defaults, "_COST_OF_A_KEY", 0.0)
+    monkeypatch.setattr(batches, "_COST_OF_A_KEY", 0.0)
     model = fitted(MODES[how], problem(sparse), n_replicas=4, n_shards=3)
     assert model.history_[-1]["loss"] < model.history_[0]["loss"]
     assert all(epoch["clock_distance_max"] >= 0 for epoch in model.history_)

@@ -28,7 +28,7 @@ from dps.models.linear import LinearModel
 from dps.optimizers import SGD, Adagrad, AdamW, InvScaling, Momentum, Optimizer, ScaledAdagrad
 from dps.optimizers.names import OPTIMIZERS
 from dps.server.placement import PLACEMENTS
-from dps.training import defaults
+from dps.training.plan import batches
 from dps.training.replica.channel import Channel
 
 EVERY_OPTIMIZER = [*(kind() for kind in OPTIMIZERS.values()), Momentum(nesterov=True)]
@@ -360,7 +360,7 @@ def test_lbfgs_over_streams_gives_the_bits_of_the_mapped_window(client: Client) 
 def test_the_stream_of_a_large_shard_is_served_by_its_own_thread(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(defaults, "_COST_OF_A_KEY", np.inf)  # whole vectors
+    monkeypatch.setattr(batches, "_COST_OF_A_KEY", np.inf)  # whole vectors
     features, lengths = 1_050_000, (20, 20)  # from 1,048,576 on
     X = scipy.sparse.random(40, features, 1e-4, "csr", random_state=0)
     y = np.arange(40) % 2
@@ -432,7 +432,7 @@ def test_sparse_gradients_have_the_bits_of_one_process_that_sums_the_same_sub_ba
     X = scipy.sparse.random(sum(lengths), 4000, 2e-3, "csr", random_state=0)
     y = np.arange(sum(lengths)) % 2
     data = partitioned(X, lengths), partitioned(y, lengths)
-    monkeypatch.setattr(defaults, "_COST_OF_A_KEY", 0.0)
+    monkeypatch.setattr(batches, "_COST_OF_A_KEY", 0.0)
     for mode in (dps.Sync(), dps.Sync(access="stream"), dps.AllReduce()):
         model = estimator(
             client=client, n_replicas=3, optimizer=optimizer, mode=mode, penalty=None

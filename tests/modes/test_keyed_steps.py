@@ -14,7 +14,7 @@ from dps import LinearClassifier, LinearRegressor
 from dps.losses import LogLoss
 from dps.optimizers import SGD, Adagrad, Adam, Constant, InvScaling, Momentum, Schedule
 from dps.optimizers.update import Rates
-from dps.training import defaults
+from dps.training.plan import batches
 from dps.training.run import launch
 
 ROWS, COLUMNS = 600, 2000
@@ -44,7 +44,7 @@ class PythonLoss(LogLoss):
 
 
 def fit(data, by_keys, monkeypatch, **options):
-    monkeypatch.setattr(defaults, "_COST_OF_A_KEY", 0.0 if by_keys else np.inf)
+    monkeypatch.setattr(batches, "_COST_OF_A_KEY", 0.0 if by_keys else np.inf)
     X, y = data
     kind = LinearRegressor if options.get("loss") == "squared_error" else LinearClassifier
     usual = {"random_state": 0, "max_iter": 3, "tol": None, "batch_size": 16, "alpha": 1e-3}

@@ -39,7 +39,7 @@ from dps.errors import ClusterError, VersionError, WorkerLostError
 from dps.losses import LogLoss
 from dps.training.epochs.records import EpochRecord
 from dps.training.epochs.stopping import StoppingRule
-from dps.training.plan.plan import Plan, make_plan
+from dps.training.plan.plan import Located, Plan, make_plan
 from dps.training.position import Within
 from dps.training.run.joining import Joining
 from dps.training.run.supervise import Watcher
@@ -627,8 +627,8 @@ def test_a_fit_looks_whether_further_workers_spare_enough(
 
     def planned(threads: Any, moves: bool = False) -> Plan:
         return make_plan(
-            dps.Sync(), rows=[rows], count=lambda piece: piece.rows, elements=rows << 4,
-            holders=["a"], threads=threads, batch_size=100, n_replicas="auto",
+            dps.Sync(), Located([rows], ["a"], threads, rows << 4),
+            count=lambda piece: piece.rows, batch_size=100, n_replicas="auto",
             rebalance=True if moves else "auto",
         )  # fmt: skip
 
@@ -649,9 +649,8 @@ def test_rows_move_to_idle_workers_after_a_loss_where_that_pays(
 
     def planned(threads: Any, moves: bool = False) -> Plan:
         return make_plan(
-            dps.Sync(), rows=[1 << 15] * 2, count=lambda piece: piece.rows, elements=1 << 20,
-            holders=holders, threads=threads, batch_size=100, n_replicas="auto",
-            rebalance=moves,
+            dps.Sync(), Located([1 << 15] * 2, holders, threads, 1 << 20),
+            count=lambda piece: piece.rows, batch_size=100, n_replicas="auto", rebalance=moves,
         )  # fmt: skip
 
     cluster = Growing()

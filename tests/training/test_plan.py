@@ -13,8 +13,8 @@ from hypothesis import given, settings, strategies as st
 from dps.data.collections.partitions import Piece
 from dps.modes import MODES, Sync
 from dps.server.sharding import fastest_shards, seconds_of_a_step
-from dps.training.defaults import FEWEST
-from dps.training.plan.plan import Plan, make_plan, place_shards
+from dps.training.plan.batches import FEWEST
+from dps.training.plan.plan import Located, Plan, make_plan, place_shards
 
 quick = settings(max_examples=60, deadline=None)
 every_mode = pytest.mark.parametrize("mode", [kind() for kind in MODES.values()], ids=repr)
@@ -33,16 +33,15 @@ def plan_of(lying: Any, mode: Any = None, **options: Any) -> Plan:
     """A plan for much data, unless told otherwise."""
     shards = options.pop("n_shards", "auto"), options.pop("nbytes", 400)
     rows, holders = zip(*lying, strict=True)
+    known = {"threads": dict.fromkeys(WORKERS, 4), "elements": 10**9}
+    known |= {name: options.pop(name) for name in known if name in options}
     defaults: dict[str, Any] = {
-        "rows": rows,
         "count": lambda piece: piece.stop - piece.start,
-        "elements": 10**9,
-        "holders": holders,
-        "threads": dict.fromkeys(WORKERS, 4),
         "rebalance": False,
         **dict.fromkeys(("batch_size", "n_replicas"), "auto"),
     }
-    plan = make_plan(mode or Sync(), **{**defaults, **options})
+    data = Located(rows, holders, **known)
+    plan = make_plan(mode or Sync(), data, **{**defaults, **options})
     workers, why = place_shards(plan, *shards)
     return replace(plan, shards=workers, sharding=why)
 

@@ -16,26 +16,21 @@ from numpy.typing import NDArray
 
 from dps.data.survey.quantiles import Points
 from dps.estimators.auto.constants import constant_columns, scaling_of
-from dps.estimators.auto.optimizers import asks_for_steps, check_known, refuse_passes
+from dps.estimators.auto.passes import asks_for_steps, refuse_passes
+from dps.estimators.auto.steps import check_known, schedule_of
 from dps.estimators.base.estimator import DistributedEstimator
-from dps.estimators.fit.survey import Survey
+from dps.estimators.fit.survey import Request, Survey
 from dps.losses import Loss
 from dps.losses.units import Units, units_of
 from dps.optimizers import SGD, AdamW, Averaged, Constant, Cosine, Optimizer, Schedule
+from dps.optimizers.averaged import base_of
 from dps.optimizers.names import get_optimizer
-from dps.optimizers.schedules import SCHEDULES
-from dps.training.defaults import (
-    GAIN_THAT_COUNTS,
-    RELATIVE_TOL,
-    TOL_OF_PASSES,
-    base_of,
-    batch_rows,
-)
+from dps.training.epochs.stopping import StoppingRule
 
 if TYPE_CHECKING:
+    from dps._typing import Auto
     from dps.data.survey.rows import DataSummary, Inspection
     from dps.training.job import Job
-    from dps.training.lbfgs.full_batch import FullBatch
 
 #: Steps that "auto" plans, in so many epochs; rows a batch, and batches an epoch.
 _STEPS, _FEWEST_EPOCHS, _MOST_EPOCHS = 2500, 12, 100
@@ -53,7 +48,7 @@ _LARGE = 1e30
 #: What "auto" stands for.
 _BETA2, _EPSILON = 0.95, 1e-8
 #: Passes over all rows that "auto" plans for L-BFGS, as scikit-learn does.
-PASSES = 200
+_PASSES = 200
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -77,34 +72,25 @@ class Planned(DistributedEstimator):
             model = model.with_outputs(job.targets.loss, units.start, units.reach)
         return model, values
 
-    def _check(self, survey: Survey) -> None:
+    def _check(self, request: Request) -> None:
         """A loss needs a kernel."""
-        if survey.loss.native is None:
+        if request.loss.native is None:
             given: Any = self
             raise ValueError(
                 f"loss={given.loss!r} is written in Python, which linear models alone can "
                 "train: use a loss of dps.losses"
             )
 
-    def _inspection(self, survey: Survey) -> Inspection:
+    def _inspection(self, request: Request) -> Inspection:
         """Numbers go in by their quantiles."""
         from dps.data.survey.rows import Inspection
 
-        if survey.start is not None and survey.start.model is not None:
-            constant = constant_columns(survey.start.model)
+        if request.start is not None and request.start.model is not None:
+            constant = constant_columns(request.start.model)
             return Inspection(points=True, numbers=constant) if constant else Inspection()
-        encoding = survey.encoding
+        encoding = request.encoding
         numbers = None if encoding is None else encoding.encoder._layout.number_columns
         return Inspection(points=True, numbers=numbers)
-
-
-def averaged(optimizer: Optimizer, rows: int, batch: int, total: int) -> Averaged:
-    """The mean of an optimizer's parameters over the last two epochs.
-
-    rows, total: to train on, and with those that are held out.
-    """
-    horizon = max(1, round(_MEAN_EPOCHS * rows / batch_rows(batch, total)))
-    return Averaged(optimizer, horizon=horizon)
 
 
 def auto_batch(rows: int) -> int:
@@ -129,16 +115,48 @@ def auto_epochs(rows: int, batch: int) -> int:
     return min(_MOST_EPOCHS, max(_FEWEST_EPOCHS, math.ceil(_STEPS * batch / max(rows, 1))))
 
 
-def rows_to_train_on(estimator: DistributedEstimator, survey: Survey) -> tuple[bool, int]:
-    """Whether early stopping looks at rows that are held out, and how many others there are."""
-    held_out, summary = estimator.early_stopping, survey.summary
-    if held_out == "auto":
-        enough = summary.total >= _ROWS_TO_VALIDATE
-        held_out = not survey.partial and (enough or bool(summary.validation))
-    rows = summary.total
-    if held_out and not summary.validation:
-        rows = max(1, round(rows * (1 - estimator.validation_fraction)))
-    return bool(held_out), rows
+@dataclass(frozen=True)
+class EpochPlan:
+    """Rows, batches and epochs, as asked for or automatic."""
+
+    held_out: bool  # whether early stopping looks at rows that are not trained on
+    total: int  # rows, and those that are trained on
+    rows: int
+    batch: int  # rows of an update
+    epochs: int
+    patience: int | Auto
+
+    @classmethod
+    def of(cls, estimator: DistributedEstimator, survey: Survey, passes: bool = False) -> EpochPlan:
+        """Plan the epochs of a fit; `passes` are over all rows."""
+        total = rows = survey.summary.total
+        held_out = not passes and _holds_out(estimator, survey)
+        if held_out and not survey.summary.validation:
+            rows = max(1, round(rows * (1 - estimator.validation_fraction)))
+        batch = estimator.batch_size
+        batch = auto_batch(rows) if batch == "auto" else int(batch)
+        epochs = survey.max_iter
+        if estimator.max_iter == "auto" and not survey.partial:
+            epochs = _PASSES if passes else auto_epochs(rows, min(batch, rows))
+        return cls(held_out, total, rows, batch, epochs, estimator.n_iter_no_change)
+
+    def stopping(self, tol: float | None, least: int) -> StoppingRule:
+        """The stopping rule; automatic patience is a third of the epochs, at least so many."""
+        patience = max(least, self.epochs // 3) if self.patience == "auto" else int(self.patience)
+        return StoppingRule(self.epochs, tol, patience, self.held_out)
+
+    def averaged(self, optimizer: Optimizer) -> Averaged:
+        """The mean of an optimizer's parameters over the last two epochs."""
+        horizon = max(1, round(_MEAN_EPOCHS * self.rows / min(self.batch, self.total)))
+        return Averaged(optimizer, horizon=horizon)
+
+
+def _holds_out(estimator: DistributedEstimator, survey: Survey) -> bool:
+    """Whether early stopping looks at rows that are held out."""
+    if estimator.early_stopping != "auto":
+        return bool(estimator.early_stopping)
+    enough = survey.summary.total >= _ROWS_TO_VALIDATE
+    return not survey.partial and (enough or bool(survey.summary.validation))
 
 
 def hidden_units(sizes: Any) -> tuple[int, ...]:
@@ -156,24 +174,29 @@ def hidden_units(sizes: Any) -> tuple[int, ...]:
 
 
 def planned_schedule(given: Any, rate: float, epochs: int | None) -> Schedule:
-    """A schedule, itself, by its rate or by its name; from `rate` on, over so many epochs.
+    """The learning rate from `rate` on; "auto" is a cosine, constant where `epochs` is None."""
+    automatic: Schedule = Constant(rate)
+    if epochs is not None:
+        automatic = Cosine(rate, float(epochs), warmup=_WARM * epochs)
+    if isinstance(given, str) and given == "cosine":
+        return automatic
+    return schedule_of(given, automatic, rate, float(epochs or 1))
 
-    "auto" is a cosine; where it is not known how many epochs there will be it is constant.
+
+def numbers_of(survey: Survey) -> NDArray[np.int64]:
+    """The columns that hold numbers.
+
+    Raises ValueError: some partitions are sparse, others dense.
     """
-    if isinstance(given, Schedule):
-        return given
-    if not isinstance(given, str):
-        return Constant(float(given))
-    if given in ("auto", "cosine"):
-        if epochs is None:
-            return Constant(rate)
-        return Cosine(rate, float(epochs), warmup=_WARM * epochs)
-    if given not in SCHEDULES:
+    summary, encoding = survey.summary, survey.encoding
+    if encoding is not None:
+        return np.array(encoding.encoder._layout.number_columns, np.int64)
+    if summary.points is None and not summary.sparse:
         raise ValueError(
-            "The 'learning_rate' parameter must be a float, a Schedule or a str among "
-            f"{['auto', *sorted(SCHEDULES)]}. Got {given!r} instead."
+            f"some partitions of X are sparse, with {summary.n_features} columns, and others are "
+            "dense: make all of one kind"
         )
-    return SCHEDULES[given](rate)
+    return np.arange(0 if summary.points is None else summary.n_features)
 
 
 def outputs_of(survey: Survey) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -285,21 +308,4 @@ def check_passes(estimator: DistributedEstimator, partial: bool) -> None:
         *["partial_fit"] * partial,
         *asks_for_steps(estimator),
         *[f"dropout={dropout!r}"] * (dropout not in (0, type(estimator).dropout)),
-    )
-
-
-def passes(l2: float, summary: DataSummary, tol: float | None, patience: int) -> FullBatch:
-    """L-BFGS in the model's own units: in a network's, layers of all widths learn alike."""
-    from dps.training.lbfgs.full_batch import FullBatch
-
-    return FullBatch(
-        l2=l2,
-        l1=0.0,
-        tolerance=(tol or 0.0) * TOL_OF_PASSES,
-        relative=(tol or 0.0) * TOL_OF_PASSES * RELATIVE_TOL,
-        patience=patience,
-        least=-np.inf if tol is None else tol * GAIN_THAT_COUNTS,
-        width=0.0,
-        near=0.0,
-        row_elements=summary.elements / summary.total,
     )

@@ -5,43 +5,88 @@ The functions take an estimator for its parameters, and the survey of its data.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dps.estimators.auto.optimizers import (
-    choose_batch_size,
-    choose_full_batch,
-    choose_optimizer,
-    choose_replicas,
-    choose_schedule,
-    l1_ratio,
-    rate_of,
-    takes_steps,
-)
-from dps.optimizers import Averaged, Optimizer
-from dps.training.defaults import (
+from dps.estimators.auto.passes import asks_for_steps, has_kinks, passes, refuse_passes
+from dps.estimators.auto.steps import (
+    WIDE_BATCH,
     auto_optimizer,
-    batch_rows,
+    auto_schedule,
+    check_known,
     damp_intercept,
     forget,
     is_wide,
+    rate_of,
     reset_units,
+    schedule_of,
     set_units,
-    touches_little,
+    stream_batch,
     wide_steps,
 )
+from dps.losses import Loss
+from dps.optimizers import SGD, Averaged, Optimizer
+from dps.optimizers.names import get_optimizer
+from dps.training.plan.batches import FEWEST, batch_rows, touches_little
 from dps.training.state import starting_state
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from sklearn.base import BaseEstimator
 
+    from dps.data.survey.rows import DataSummary
     from dps.estimators.fit.survey import Survey
     from dps.models.linear import LinearModel
+    from dps.modes import Mode
     from dps.optimizers.schedules import Schedule
     from dps.training.lbfgs.full_batch import FullBatch
+
+#: Stored values of a batch, as a multiple of the parameters, that are worth sharing out.
+_WORTH = 4
+
+
+def choose_optimizer(estimator: BaseEstimator, loss: Loss) -> Optimizer | None:
+    """The optimizer of stochastic steps, None for "auto", checked against other parameters."""
+    check_known(estimator.optimizer, "auto", "lbfgs")
+    if estimator.optimizer != "lbfgs":
+        return None if estimator.optimizer == "auto" else get_optimizer(estimator.optimizer)
+    refuse_passes(*_obstacles(estimator, loss))
+    return SGD()  # of which no step is taken
+
+
+def choose_schedule(estimator: BaseEstimator, automatic: Schedule) -> Schedule:
+    """The learning rate; one given by name starts where the automatic one does."""
+    rate, epochs = automatic(0.0), float(estimator.max_iter)
+    return schedule_of(rate_of(estimator), automatic, rate, epochs)
+
+
+def takes_steps(estimator: BaseEstimator, loss: Loss, mode: Mode, tol: float | None) -> bool:
+    """Whether there are stochastic steps, whatever the data.
+
+    Also where passes over all rows are possible, if replicas need not wait for each other.
+    """
+    if estimator.optimizer == "lbfgs":
+        return False
+    return not (mode.deterministic and _may_finish_with_lbfgs(estimator, loss, tol))
+
+
+def _may_finish_with_lbfgs(estimator: BaseEstimator, loss: Loss, tol: float | None) -> bool:
+    """Whether "auto" may end the fit with passes over all rows."""
+    return (
+        estimator.optimizer == "auto" and tol is not None and not any(_obstacles(estimator, loss))
+    )
+
+
+def _obstacles(estimator: BaseEstimator, loss: Loss) -> Iterator[str]:
+    """Parameters that L-BFGS cannot honour."""
+    if loss.bend == np.inf and not has_kinks(loss):
+        yield f"loss={estimator.loss!r}, whose derivative jumps"
+    if estimator.average:
+        yield f"average={estimator.average!r}"
+    yield from asks_for_steps(estimator)
 
 
 @dataclass(frozen=True)
@@ -54,7 +99,7 @@ class Method:
     text: bool  # steps have the defaults for texts
     steps: bool  # whether stochastic steps were chosen before anything was known of the data
     passes: FullBatch | None
-    batch_size: Any
+    batch_size: int | str
     batch: int  # rows of an update
 
     @property
@@ -70,17 +115,51 @@ class Method:
 
 def choose_method(estimator: BaseEstimator, survey: Survey, alpha: float) -> Method:
     """The method, for a penalty of strength `alpha`."""
-    summary, loss, share = survey.summary, survey.loss, l1_ratio(estimator)
+    summary, loss = survey.summary, survey.loss
+    share = {"l1": 1.0, "elasticnet": float(estimator.l1_ratio)}.get(estimator.penalty, 0.0)
     l1, l2 = alpha * share, alpha * (1.0 - share)
     unscaled = survey.encoding is not None and survey.encoding.unscaled
     wide = survey.tol is not None and not unscaled and is_wide(summary, alpha, l1)
     text = wide and choose_optimizer(estimator, loss) is None and rate_of(estimator) == "auto"
-    batch_size = choose_batch_size(estimator, summary, wide, survey.partial)
+    # L-BFGS is not the better choice on wide rows.
+    by_default = not wide and _may_finish_with_lbfgs(estimator, loss, survey.tol)
+    full_batch = None
+    if estimator.optimizer == "lbfgs" or by_default:
+        width = (summary.reach(loss) or 1.0) if has_kinks(loss) else 0.0
+        full_batch = passes(
+            summary, survey.tol, int(estimator.n_iter_no_change), l2,
+            l1=l1, unit=width or _unit(loss, summary), width=width,
+        )  # fmt: skip
+    batch_size = _batch_size(estimator, summary, wide, survey.partial)
     return Method(
-        l1, l2, wide, text, takes_steps(estimator, loss, survey.mode, survey.tol),
-        choose_full_batch(estimator, loss, summary, survey.tol, l1, l2, wide),
+        l1, l2, wide, text, takes_steps(estimator, loss, survey.mode, survey.tol), full_batch,
         batch_size, batch_rows(batch_size, summary.total),
     )  # fmt: skip
+
+
+def _batch_size(
+    estimator: BaseEstimator, summary: DataSummary, wide: bool, partial: bool
+) -> int | str:
+    """Rows of an update as asked for; a number where "auto" depends on more than the rows."""
+    if estimator.batch_size != "auto":
+        return int(estimator.batch_size)
+    automatic = batch_rows("auto", summary.total)
+    if partial:
+        return min(automatic, stream_batch(summary.total))
+    return max(WIDE_BATCH, automatic) if wide else "auto"
+
+
+def _unit(loss: Loss, summary: DataSummary) -> float:
+    """A square of the gradient that is large: in a regression, at a standard deviation of y."""
+    varying = [
+        (mean, std)
+        for mean, std in zip(summary.target_mean, summary.target_std, strict=True)
+        if std
+    ]
+    if loss.task == "classification" or not varying:
+        return 1.0
+    # Of several outputs the one that varies least, so that it is not done before it has begun.
+    return min(loss.unit(mean, std) for mean, std in varying)
 
 
 def choose_steps(
@@ -96,7 +175,8 @@ def choose_steps(
         steady = estimator._classification or survey.mode.deterministic
         few = steady and method.batch >= summary.total
         reach = summary.reach(loss) or 1.0
-        schedule = choose_schedule(estimator, optimizer, reach, few, survey.partial)
+        automatic = auto_schedule(optimizer, reach, few, survey.partial)
+        schedule = choose_schedule(estimator, automatic)
     if estimator.average:
         optimizer = Averaged(optimizer, start=(int(estimator.average) - 1) // method.batch)
     return optimizer, schedule
@@ -153,11 +233,21 @@ def first_state(
     return state
 
 
-def replicas_of(
+def choose_replicas(
     estimator: BaseEstimator, survey: Survey, model: LinearModel, method: Method
-) -> Any:
-    """Replicas as asked for; few where rows are wide, and steps stochastic."""
-    return choose_replicas(
-        estimator, survey.mode, survey.summary, method.batch, model.layout.size,
-        method.wide and method.full_batch is None,
-    )  # fmt: skip
+) -> int | str:
+    """Replicas as asked for; `FEWEST` where batches of wide rows are small beside the vectors.
+
+    A step then is the work on vectors rather than on rows, which more replicas would share out.
+    """
+    summary = survey.summary
+    stored = method.batch * summary.elements / summary.total
+    if (
+        estimator.n_replicas == "auto"
+        and survey.mode.deterministic
+        and method.wide
+        and method.full_batch is None
+        and stored < _WORTH * model.layout.size
+    ):
+        return FEWEST
+    return estimator.n_replicas

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dps.estimators.auto.constants import knots_of_constant
+from dps.estimators.auto.epochs import numbers_of
 from dps.estimators.fit.encoding import Encoding, coefficient_names, index_of
 from dps.estimators.fit.survey import Survey
 from dps.models.factorization import FactorInputs
@@ -29,19 +30,12 @@ def inputs_of(estimator: DistributedEstimator, survey: Survey) -> FactorInputs:
     """How the columns go in, from what is known of their values."""
     summary, encoding = survey.summary, survey.encoding
     n, points, fields = summary.n_features, summary.points, estimator.fields
+    numbers, of_frame = numbers_of(survey), None
     if encoding is not None:
-        layout = encoding.encoder._layout
-        numbers = np.array(layout.number_columns, np.int64)
-        widths = [feature.width for feature in layout.features]
-        of_frame: Any = np.repeat(np.arange(len(widths)), widths)
-    else:
-        if points is None and not summary.sparse:
-            raise ValueError(
-                f"some partitions of X are sparse, with {n} columns, and others are dense: "
-                "make all of one kind"
-            )
-        numbers = np.arange(n if points is not None else 0)
-        of_frame = np.arange(n) if len(numbers) and n <= _FIELDS else None
+        widths = [feature.width for feature in encoding.encoder._layout.features]
+        of_frame = np.repeat(np.arange(len(widths)), widths)
+    elif len(numbers) and n <= _FIELDS:
+        of_frame = np.arange(n)
     known = of_frame if fields is None else _fields_given(fields, n, encoding)
     if points is None:
         normalised = estimator.normalize

@@ -27,7 +27,7 @@ from dps.data.collections.parts import one_graph
 from dps.estimators.base.habits import refuse_classes, refuse_unknown
 from dps.estimators.fit.encoding import select
 from dps.estimators.fit.inputs import plain
-from dps.estimators.fit.survey import Survey
+from dps.estimators.fit.survey import Request, Survey
 from dps.estimators.predict.predict import (
     EncodedPredictor,
     Finish,
@@ -176,11 +176,11 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         """Epochs at the most, as far as is known before data has been seen."""
         return int(self.max_iter)
 
-    def _check(self, survey: Survey) -> None:
+    def _check(self, request: Request) -> None:
         """Raise where parameters do not go together; nothing has been read yet."""
 
-    def _drop_columns(self, survey: Survey, X: Any) -> Any:
-        """What is trained on of an X in one piece; then `survey.columns` has the columns."""
+    def _drop_columns(self, request: Request, X: Any) -> Any:
+        """What is trained on of an X in one piece; then `request.columns` has the columns."""
         return X
 
     def _restore_columns(
@@ -189,7 +189,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         """The model of all columns, and rows of its parameters and state."""
         return job.model, values
 
-    def _inspection(self, survey: Survey) -> Inspection:
+    def _inspection(self, request: Request) -> Inspection:
         """What is to be looked at before training, once an encoder has learned."""
         from dps.data.survey.rows import Inspection
 
@@ -292,12 +292,11 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         """
         refuse_unknown(f"{type(self).__name__}.fit()", unknown, _OF_FIT)
         self._validate_params()
-        start, classes = self._warm() if self.warm_start else None, None
-        if start is not None:
-            classes = getattr(self, "classes_", None)
+        start = self._warm() if self.warm_start else None
+        classes = None if start is None else getattr(self, "classes_", None)
         return self._run(
-            X, y, sample_weight, start=start, classes=classes, resume=resume,
-            validation=(X_val, y_val, sample_weight_val),
+            X, y, sample_weight, (X_val, y_val, sample_weight_val), resume=resume,
+            start=start, classes=classes,
         )  # fmt: skip
 
     def save(self, path: PathLike) -> None:
@@ -334,30 +333,26 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         sample_weight: Any,
         validation: Sequence[Any] = (None, None, None),
         *,
-        start: TrainState | None,
-        partial: bool = False,
         resume: bool = False,
         **options: Any,
     ) -> Self:
-        """Fit, and keep what came of it; see `fitting.fit`."""
+        """Fit; `options` are the other fields of `Given`."""
         # Half of dps, which predictions do without.
         from dps.estimators.fit.fit import fit
         from dps.estimators.fit.resume import Resumption
+        from dps.estimators.fit.survey import Given
         from dps.estimators.fit.validation import ValidationData
         from dps.estimators.served.publish import server_of
 
         X = self._table(X, fitting=True)
         held = ValidationData.of(self._table(validation[0]), *validation[1:])
-        y, sample_weight = as_pandas(y), as_pandas(sample_weight)
+        given = Given(X, as_pandas(y), as_pandas(sample_weight), held, **options)
         with (
             client_of(self.client, Options.now().timeout) as client,
             server_of(self.server, client) as server,
-            closing(Resumption(self, resume, start, partial)) as resumption,
+            closing(Resumption(self, resume, given.start, given.partial)) as resumption,
         ):
-            fit(
-                client, self, X, y, sample_weight, resumption=resumption, server=server,
-                start=start, partial=partial, validation=held, **options,
-            )  # fmt: skip
+            fit(client, self, given, resumption=resumption, server=server)
         return self
 
     def _table(self, X: Any, fitting: bool = False) -> Any:

@@ -19,7 +19,6 @@ from sklearn.exceptions import ConvergenceWarning
 
 from dps._sklearn import FRAMES
 from dps.cluster.choice import cluster_for
-from dps.cluster.options import Options
 from dps.data.collections.alignment import in_memory
 from dps.data.collections.partitions import Partition, is_dask, is_frame, is_list
 from dps.data.collections.parts import one_graph
@@ -29,6 +28,7 @@ from dps.data.survey.labels import check_kinds
 from dps.data.survey.rows import (
     DataSummary,
     GapsError,
+    PartitionSummary,
     check_size,
     check_weight,
     combine,
@@ -42,19 +42,19 @@ from dps.estimators.fit.interrupts import Interrupts
 from dps.estimators.fit.loading import Loading
 from dps.estimators.fit.multilabel import check_columns_of_labels, labels_of_columns
 from dps.estimators.fit.resume import Resumption
-from dps.estimators.fit.survey import Survey
+from dps.estimators.fit.survey import Given, Request, Survey
 from dps.estimators.fit.validation import ValidationData, check_targets, look_at_validation
 from dps.estimators.served.publish import Publisher
 from dps.losses import Loss
-from dps.modes import get_mode
 from dps.parameter_server import ParameterServer
 from dps.training.epochs.records import EpochRecord, History
-from dps.training.job import FitResult, Job, Trained, new_fit_id
+from dps.training.job import FitResult, Job, Trained
 from dps.training.report import report_of
 from dps.training.run.trainer import train
 from dps.training.state import TrainState
 
 if TYPE_CHECKING:
+    from dps.cluster.base import Cluster
     from dps.estimators.base.estimator import DistributedEstimator
     from dps.scores.validation import Score
 
@@ -62,56 +62,28 @@ if TYPE_CHECKING:
 def fit(
     client: Any,
     estimator: DistributedEstimator,
-    X: Any,
-    y: Any,
-    sample_weight: Any,
+    given: Given,
     *,
     resumption: Resumption,
     server: ParameterServer | None = None,
-    start: TrainState | None,
-    partial: bool = False,
-    classes: np.ndarray | None = None,
-    reset: bool = True,
-    validation: ValidationData | None = None,
 ) -> None:
     """Fit an estimator, and set its fitted attributes.
 
-    X, y, sample_weight: as users give them.
     resumption: which checkpoint it goes on from, if any, and whether it writes some.
     server: where the model is to be read while it learns.
-    start: where training goes on from.
-    partial: whether it is one epoch, of many.
-    classes: array, all labels that will ever come.
-    reset: whether this is a first fit, which sets the columns.
     """
-    survey = Survey(
-        fit=new_fit_id(),
-        estimator=estimator,
-        loss=estimator._loss(),
-        mode=get_mode(estimator.mode),
-        start=start,
-        max_iter=1 if partial else estimator._most_epochs,
-        tol=None if partial else estimator.tol,
-        seed=resumption.seed,
-        partial=partial,
-        options=Options.now(),
-    )
-    watching = FitCallbacks(estimator, X, y, sample_weight, survey.max_iter)
     # Everything that can be wrong with parameters is found before any data moves.
-    score = None
-    if estimator.scoring != "loss":
-        from dps.scores.gathered import get_score  # and with it scikit-learn's metrics
-
-        score = get_score(estimator.scoring, survey.loss)
-    estimator._check(survey)
-    survey.encoding = encoding_for(estimator, X, start is not None)
-    data = _partitioned(survey, client, X, y, sample_weight, reset, validation)
-    cluster = survey.cluster = cluster_for(client, survey.fit, survey.options)
+    request = Request.of(estimator, given, resumption.seed)
+    watching = FitCallbacks(estimator, given.X, given.y, given.weight, request.max_iter)
+    score = request.score()
+    estimator._check(request)
+    request.encoding = encoding_for(estimator, given.X, given.start is not None)
+    data = _partitioned(request, client, given)
+    cluster = cluster_for(client, request.fit, request.options)
     interrupts = Interrupts()
-    publish = cluster.publish if cluster.watched else None
-    loading = Loading(estimator, survey.fit, publish)
+    loading = Loading(estimator, request.fit, cluster.publish if cluster.watched else None)
     try:
-        _look(survey, data, reset, classes, loading)
+        survey = _surveyed(request, data, cluster, given, loading)
         job = resumption.job(_planned(survey), survey)
         if score is not None:
             job = _scored(job, score, survey, bool(data.validating))
@@ -131,13 +103,7 @@ def fit(
         raise
     with interrupts:
         failed = _first_failure(watching.close, cluster.close)
-        for name, value in fitted(result.reported, result.history).items():
-            setattr(estimator, name, value)
-        model, values = estimator._restore_columns(survey, job, result.kept.values)
-        result = replace(result, kept=result.kept._replace(values=values))
-        estimator.plan_ = result.plan
-        estimator._carry = TrainState.after(start, job, model, result)
-        estimator.fit_report_ = report_of(type(estimator).__name__, job, result)
+        _store(survey, job, result)
     if publisher is not None:
         publisher.end(result.reported)
     for after in (result.error, failed, KeyboardInterrupt() if interrupts.held else None):
@@ -145,7 +111,19 @@ def fit(
             raise after
     watching.end()
     if not estimator._ends_as_planned or job.full_batch is not None:
-        _warn_unless_converged(result, survey.tol, job.stopping.max_iter)
+        _warn_unless_converged(result, request.tol, job.stopping.max_iter)
+
+
+def _store(survey: Survey, job: Job, result: FitResult) -> None:
+    """Set the fitted attributes."""
+    estimator = survey.estimator
+    for name, value in _fitted(survey, job, result.reported, result.history).items():
+        setattr(estimator, name, value)
+    model, values = estimator._restore_columns(survey, job, result.kept.values)
+    result = replace(result, kept=result.kept._replace(values=values))
+    estimator.plan_ = result.plan
+    estimator._carry = TrainState.after(survey.start, job, model, result)
+    estimator.fit_report_ = report_of(type(estimator).__name__, job, result)
 
 
 def _scored(job: Job, score: Score, survey: Survey, validating: bool) -> Job:
@@ -169,43 +147,34 @@ class _Data(NamedTuple):
     prepare: Callable[[Any, int], Any] | None  # what is done to each partition when it is loaded
 
 
-def _partitioned(
-    survey: Survey,
-    client: Any,
-    X: Any,
-    y: Any,
-    sample_weight: Any,
-    reset: bool,
-    validation: ValidationData | None,
-) -> _Data:
+def _partitioned(request: Request, client: Any, given: Given) -> _Data:
     """Take in data: names of columns, kinds and known lengths are looked at, values are not."""
-    estimator, encoding = survey.estimator, survey.encoding
-    X, y, sample_weight, validation = _of_one_graph(client, X, y, sample_weight, validation)
-    prepare, given = None, X
+    estimator, encoding = request.estimator, request.encoding
+    X, y, sample_weight, validation = _of_one_graph(client, given)
+    prepare, as_given = None, X
     if encoding is not None:
-        X = select(estimator, encoding.encoder, X, reset and not encoding.fitted)
+        X = select(estimator, encoding.encoder, X, given.reset and not encoding.fitted)
         if is_dask(X):
             prepare = encoding.prepare(X)
         else:
             X = encoding.encode(framed(X))
     partitions, whole = partitions_for(
         estimator, X, y, sample_weight, classification=estimator._classification,
-        reset=reset, encoded=encoding is not None,
+        reset=given.reset, encoded=encoding is not None,
     )  # fmt: skip
     validating: list[Partition] = []
     if validation is not None:
-        validating = validation.partitions(estimator, given, encoding, len(partitions))
+        validating = validation.partitions(estimator, as_given, encoding, len(partitions))
     if whole:
-        partitions = [replace(partitions[0], X=estimator._drop_columns(survey, partitions[0].X))]
-        if survey.columns is not None:
-            validating = [replace(part, X=survey.columns.of(part.X)) for part in validating]
+        partitions = [replace(partitions[0], X=estimator._drop_columns(request, partitions[0].X))]
+        if request.columns is not None:
+            validating = [replace(part, X=request.columns.of(part.X)) for part in validating]
     return _Data(X, partitions, validating, whole, prepare)
 
 
-def _of_one_graph(
-    client: Any, X: Any, y: Any, weight: Any, validation: ValidationData | None
-) -> tuple[Any, Any, Any, ValidationData | None]:
+def _of_one_graph(client: Any, given: Given) -> tuple[Any, Any, Any, ValidationData | None]:
     """All that was given, to be computed once: now where X is local, else by one graph."""
+    X, y, weight, validation = given.X, given.y, given.weight, given.validation
     held: list[Any] = [None] * 3
     if validation is not None:
         held = [validation.X, validation.y, validation.weight]
@@ -221,57 +190,55 @@ def _of_one_graph(
     return X, y, weight, None if validation is None else ValidationData(*held)
 
 
-def _look(
-    survey: Survey, data: _Data, reset: bool, classes: np.ndarray | None, loading: Loading
-) -> None:
-    """Have data loaded, encoded and looked at where it lies; the survey says what was found."""
-    estimator, cluster, loss = survey.estimator, survey.cluster, survey.loss
+def _surveyed(
+    request: Request, data: _Data, cluster: Cluster, given: Given, loading: Loading
+) -> Survey:
+    """Have data loaded, encoded and looked at where it lies."""
+    estimator = request.estimator
     most = None if estimator.n_replicas == "auto" else int(estimator.n_replicas)
-    cache = survey.options.cache
-    cluster.load(data.partitions, data.prepare, cache, most, data.validating, loading)
+    cluster.load(
+        data.partitions, data.prepare, request.options.cache, most, data.validating, loading
+    )
     trained = cluster.n_trained
-    if survey.encoding is not None:
-        survey.encoding.complete(cluster, trained)
+    if request.encoding is not None:
+        request.encoding.complete(cluster, trained)
     try:
-        summary = _looked_at(survey, trained, data.whole)
+        summary = _looked_at(request, cluster, trained, data.whole)
     except GapsError as error:
         arrays = getattr(estimator, "_arrays", None)
-        if arrays or is_list(data.X) or estimator.encoder != "auto" or survey.start is not None:
+        if arrays or is_list(data.X) or estimator.encoder != "auto" or request.start is not None:
             raise ValueError(*error.args) from None
         # Numbers are missing: what has been loaded is encoded where it lies.
         X = data.partitions[0].X if data.whole else data.X
-        survey.encoding = encoding_for(estimator, X, False, gaps=True)
-        assert survey.encoding is not None
-        X = select(estimator, survey.encoding.encoder, X, reset)
+        request.encoding = encoding_for(estimator, X, False, gaps=True)
+        assert request.encoding is not None
+        X = select(estimator, request.encoding.encoder, X, given.reset)
         names = list(X.columns) if is_frame(X) else None
-        cluster.replace(Framed(survey.encoding.prepare(X), names))
-        survey.encoding.complete(cluster, trained)
-        summary = _looked_at(survey, trained, data.whole)
+        cluster.replace(Framed(request.encoding.prepare(X), names))
+        request.encoding.complete(cluster, trained)
+        summary = _looked_at(request, cluster, trained, data.whole)
     if is_list(data.X) or (is_dask(data.X) and summary.columns is not None):
-        check_found(estimator, summary, reset and is_list(data.X))
+        check_found(estimator, summary, given.reset and is_list(data.X))
+    seen: list[PartitionSummary] = []
     if data.validating:
-        n_validating = len(cluster.holders) - trained
         summary, seen = look_at_validation(
-            cluster,
-            summary,
-            loss,
-            estimator._classification,
-            n_validating,
-            len(data.validating) == 1,
-        )
+            cluster, summary, request.loss, estimator._classification,
+            len(cluster.holders) - trained, len(data.validating) == 1,
+        )  # fmt: skip
     cluster.replace(_as_rows, summary.unreadable)
-    survey.summary = summary
-    survey.targets, survey.n_outputs = _describe(estimator, loss, summary, classes)
+    targets, n_outputs = _describe(estimator, request.loss, summary, given.classes)
     if data.validating:
-        check_targets(seen, survey.targets)
+        check_targets(seen, targets)
+    return Survey(**vars(request), cluster=cluster, summary=summary, targets=targets,
+                  n_outputs=n_outputs)  # fmt: skip
 
 
-def _looked_at(survey: Survey, trained: int, whole: bool) -> DataSummary:
+def _looked_at(request: Request, cluster: Cluster, trained: int, whole: bool) -> DataSummary:
     """What the partitions hold that are trained on."""
-    estimator = survey.estimator
-    found = survey.cluster.map(
+    estimator = request.estimator
+    found = cluster.map(
         inspect_kept, range(trained), opened=False, classification=estimator._classification,
-        loss=survey.loss, wanted=estimator._inspection(survey),
+        loss=request.loss, wanted=estimator._inspection(request),
     )  # fmt: skip
     warn_unless_repeated(found)
     return combine(found, classification=estimator._classification, whole=whole)

@@ -1,4 +1,4 @@
-"""What a fit is planned by, as it becomes known, and the job that a plan makes of it.
+"""What a fit was asked for, what its data is, and the job that a plan makes of both.
 
 It knows no kind of model: what is particular to one an estimator says, see `DistributedEstimator`.
 """
@@ -6,7 +6,7 @@ It knows no kind of model: what is particular to one an estimator says, see `Dis
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,20 +26,36 @@ if TYPE_CHECKING:
     from dps.data.columns import Columns
     from dps.data.feed.targets import TargetEncoding
     from dps.data.survey.rows import DataSummary
+    from dps.estimators.base.estimator import DistributedEstimator
+    from dps.estimators.fit.validation import ValidationData
     from dps.modes import Mode
+    from dps.scores.validation import Score
     from dps.training.epochs.stopping import StoppingRule
     from dps.training.job import Job
     from dps.training.lbfgs.full_batch import FullBatch
     from dps.training.state import TrainState
 
 
+class Given(NamedTuple):
+    """What a fit is given."""
+
+    X: Any
+    y: Any
+    weight: Any
+    validation: ValidationData | None = None
+    start: TrainState | None = None  # where training goes on from
+    partial: bool = False  # whether it is one epoch, of many
+    classes: np.ndarray | None = None  # all labels that will ever come
+    reset: bool = True  # whether this is a first fit, which sets the columns
+
+
 @dataclass(eq=False)
-class Survey:
-    """One fit as `_plan` of an estimator sees it: what was asked for, and what the data is."""
+class Request:
+    """What a fit was asked for, before rows are looked at."""
 
     fit: str  # its id
     estimator: BaseEstimator
-    loss: Loss  # as the user gave it; `targets` has the one that is trained
+    loss: Loss  # as the user gave it; `Survey.targets` has the one that is trained
     mode: Mode
     start: TrainState | None  # where training goes on from
     max_iter: int  # epochs at the most, as far as is known before rows are looked at
@@ -51,11 +67,43 @@ class Survey:
     columns: Columns | None = None  # those that are trained on, where not all are
     #: Fitted attributes that planning decides, such as ``alpha_``.
     attributes: dict[str, Any] = field(default_factory=dict)
-    # Once rows have been looked at:
-    cluster: Cluster = field(init=False)  # which holds them, encoded
-    summary: DataSummary = field(init=False)
-    targets: TargetEncoding = field(init=False)
-    n_outputs: int = field(init=False)  # raw ones
+
+    @classmethod
+    def of(cls, estimator: DistributedEstimator, given: Given, seed: int) -> Request:
+        """What an estimator's parameters ask for."""
+        from dps.modes import get_mode
+        from dps.training.job import new_fit_id
+
+        return cls(
+            fit=new_fit_id(),
+            estimator=estimator,
+            loss=estimator._loss(),
+            mode=get_mode(estimator.mode),
+            start=given.start,
+            max_iter=1 if given.partial else estimator._most_epochs,
+            tol=None if given.partial else estimator.tol,
+            seed=seed,
+            partial=given.partial,
+            options=Options.now(),
+        )
+
+    def score(self) -> Score | None:
+        """The score that `scoring` names, if it is not the loss."""
+        if self.estimator.scoring == "loss":
+            return None
+        from dps.scores.gathered import get_score  # and with it scikit-learn's metrics
+
+        return get_score(self.estimator.scoring, self.loss)
+
+
+@dataclass(eq=False, kw_only=True)
+class Survey(Request):
+    """A request together with the data, by which an estimator's `_plan` decides."""
+
+    cluster: Cluster  # which holds the rows, encoded
+    summary: DataSummary
+    targets: TargetEncoding
+    n_outputs: int  # raw ones
 
     def class_shares(self) -> NDArray[np.float64]:
         """What `best_constant` wants to know of a classification's rows.
@@ -91,7 +139,7 @@ class Survey:
             much = loss_of_mean(self.loss, self.summary.target_mean, self.summary.target_std)
         return much if 0 < much < np.inf else 1.0
 
-    def job(
+    def job(  # noqa: PLR0913 - a plan names what it decides
         self,
         model: Model,
         optimizer: Optimizer,

@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from dps.data.collections.partitions import Piece
 from dps.data.exchange import RandomSplit
 from dps.modes import Mode
 from dps.server.sharding import fastest_shards
-from dps.training.defaults import FEWEST, batch_rows
+from dps.training.plan.batches import FEWEST, batch_rows
 from dps.training.plan.sharing import cut, level, replica_counts, worth_moving
 
 #: As many stored values of X as are worth a further replica where the number is "auto".
@@ -24,6 +25,15 @@ _STRIPES = 16
 #: Partitions that an exchange makes on a worker, one after the other: what is on its way is
 #: this part of the rows.
 _ROUNDS = 8
+
+
+class Located(NamedTuple):
+    """Rows of a fit, and where they are."""
+
+    rows: Sequence[int]  # of each partition
+    holders: Sequence[str]  # the worker of each partition
+    threads: Mapping[str, int]  # of each worker
+    elements: int  # stored values of X, which decide how many replicas a small data set is worth
 
 
 @dataclass(frozen=True)
@@ -64,12 +74,9 @@ class Plan:
 
 def make_plan(
     mode: Mode,
+    data: Located,
     *,
-    rows: Sequence[int],
     count: Callable[[Piece], int],
-    elements: int,
-    holders: Sequence[str],
-    threads: Mapping[str, int],
     batch_size: int | str,
     n_replicas: int | str,
     rebalance: bool | str,
@@ -77,17 +84,14 @@ def make_plan(
 ) -> Plan:
     """Share rows out among replicas, as evenly as the data lies, or evenly; it has no shards yet.
 
-    rows: rows of each partition.
     count: training rows of a piece, without those kept for validation.
-    elements: stored values of X, which decide how many replicas a small data set is worth.
-    holders: the worker of each partition.
-    threads: threads of each worker.
     batch_size, n_replicas: as asked for; `FEWEST` is one replica for each worker that holds rows.
     rebalance: whether rows may be copied to other workers; "auto" where that pays.
     mixed: whether replicas of a worker each take rows from all over what lies there, rather than as
         few runs of rows as possible.
     Raises ValueError: no row is left to train on.
     """
+    rows, holders, threads, elements = data
     by_worker = _by_worker(rows, holders)
     wanted = _wanted(n_replicas, len(by_worker), elements, threads)
     if isinstance(n_replicas, str):
@@ -164,20 +168,12 @@ def validating(plan: Plan, rows: Sequence[int], holders: Sequence[str]) -> Plan:
     return replace(plan, ranks=ranks)
 
 
-def make_split(
-    seed: int,
-    *,
-    rows: Sequence[int],
-    elements: int,
-    holders: Sequence[str],
-    threads: Mapping[str, int],
-    n_replicas: int | str,
-) -> tuple[RandomSplit, list[str]]:
+def make_split(seed: int, data: Located, n_replicas: int | str) -> tuple[RandomSplit, list[str]]:
     """Draw all rows to the workers of the replicas, as many to each replica.
 
-    rows, elements, holders, threads, n_replicas: as of :func:`make_plan`.
     Returns the worker of each new partition; of neighbours each is on another worker.
     """
+    rows, holders, threads, elements = data
     by_worker, total = _by_worker(rows, holders), sum(rows)
     wanted = min(total, _wanted(n_replicas, len(by_worker), elements, threads))
     counts = replica_counts(wanted, {}, threads)  # nothing stays where it lies

@@ -23,9 +23,9 @@ from dps.server.shard import GroupSpec, Initial, MonitorInfo, ShardSpec
 from dps.server.store.snapshots import Kept
 from dps.server.store.store import Arena, StoreSpec
 from dps.server.store.tables import arena_of, rows_by_shard
-from dps.training.defaults import touches_little
 from dps.training.epochs.records import EpochReport
 from dps.training.job import Job
+from dps.training.plan.batches import touches_little
 from dps.training.plan.plan import Plan, place_shards
 from dps.training.position import Interim
 from dps.training.replica.channel import ChannelSpec, HostPlace

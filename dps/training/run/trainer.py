@@ -20,7 +20,7 @@ from dps.server.group.session import Session
 from dps.training.checkpoint.writer import Checkpoints
 from dps.training.job import FitResult, Job
 from dps.training.plan.holding_out import hold_out
-from dps.training.plan.plan import Plan, make_plan, make_split, validating
+from dps.training.plan.plan import Located, Plan, make_plan, make_split, validating
 from dps.training.position import Position
 from dps.training.replica.replica import run_replica
 from dps.training.run.events import FitEvents
@@ -185,11 +185,8 @@ class _Fit:
         exchanged = _exchanges(job)
         plan = make_plan(
             job.mode,
-            rows=summary.rows,
+            _located(summary, self._cluster, threads),
             count=self._count,
-            elements=summary.elements,
-            holders=self._cluster.holders[: len(summary.rows)],
-            threads=threads,
             batch_size=job.batch_size,
             n_replicas=job.execution.n_replicas,
             rebalance=False if exchanged else _rebalance(job, bool(streamed), moves),
@@ -237,17 +234,15 @@ def _said_if_unshared(plan: Plan, session: Session) -> tuple[str | None, ...]:
     return unshared
 
 
+def _located(summary: DataSummary, cluster: Cluster, threads: Mapping[str, int]) -> Located:
+    return Located(summary.rows, cluster.holders[: len(summary.rows)], threads, summary.elements)
+
+
 def _exchange(job: Job, summary: DataSummary, cluster: Cluster) -> DataSummary:
     """Have every row go to a partition drawn by chance; the data as it lies then."""
     while True:
-        split, homes = make_split(
-            job.seed,
-            rows=summary.rows,
-            elements=summary.elements,
-            holders=cluster.holders[: len(summary.rows)],
-            threads=cluster.threads(),
-            n_replicas=job.execution.n_replicas,
-        )
+        data = _located(summary, cluster, cluster.threads())
+        split, homes = make_split(job.seed, data, job.execution.n_replicas)
         try:
             cluster.exchange(split, homes)
         except WorkerLostError as error:

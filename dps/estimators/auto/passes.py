@@ -1,0 +1,93 @@
+"""L-BFGS: passes over all rows, what they cannot honour, and when they end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dps.losses import Loss
+
+if TYPE_CHECKING:
+    from dps.data.survey.rows import DataSummary
+    from dps.estimators.base.estimator import DistributedEstimator
+    from dps.training.lbfgs.full_batch import FullBatch
+
+#: L-BFGS ends when its next step promises less than this share of `tol`, or when some
+#: passes in a row have each gained less than the other. Its passes are cheap for what they
+#: gain: on breast cancer data, which needs most, 1.0 stopped 3% above the optimum, 0.1 0.7%.
+_TOL, _GAIN_THAT_COUNTS = 0.01, 0.1
+#: Of an objective below a quarter the promise is as many times its share: on the flights, whose
+#: objective is 0.47, a share of one took 15 passes instead of 11 for the same test loss.
+_RELATIVE_TOL = 4.0
+#: Of a loss with kinks, or with L1, a search ends when a step promises less than this share of
+#: `tol` of the objective: promises know little of kinks, and last digits decide on zeros. The
+#: kinks are narrow enough when they cost less than so many times `tol` of it, as is proven: with
+#: L1 5 left up to four of 40 zeros wrong.
+_KINK_TOL, _L1_TOL, _KINK_ERROR, _L1_ERROR = 1e-4, 1e-5, 5.0, 0.1
+
+
+def passes(
+    summary: DataSummary,
+    tol: float | None,
+    patience: int,
+    l2: float,
+    *,
+    l1: float = 0.0,
+    unit: float = 1.0,
+    width: float = 0.0,
+) -> FullBatch:
+    """Passes that end where a step promises little.
+
+    patience: passes in a row that each gain too little.
+    unit: a square of the gradient that is large.
+    width: of the parabolas that stand for a loss's kinks at first; 0: it has none.
+    """
+    from dps.training.lbfgs.full_batch import FullBatch
+
+    allowed = tol or 0.0
+    # The last digits decide which coefficients are zero, and which rows lie at a kink.
+    sharp = (_L1_TOL if l1 else _KINK_TOL) if width or l1 else 0.0
+    least = allowed * _GAIN_THAT_COUNTS * unit
+    if tol is None or l1:
+        least = -np.inf
+    elif width:
+        least = np.inf
+    return FullBatch(
+        l2=l2,
+        l1=l1,
+        tolerance=allowed * (10 * sharp or _TOL) * unit,
+        relative=allowed * (sharp or _TOL * _RELATIVE_TOL),
+        patience=patience,
+        least=least,
+        width=width,
+        near=allowed * (_L1_ERROR if l1 else _KINK_ERROR),
+        row_elements=summary.elements / summary.total,
+    )
+
+
+def has_kinks(loss: Loss) -> bool:
+    """Whether the derivative jumps where parabolas can stand for that."""
+    return loss.native is not None and loss.native.kinked
+
+
+def asks_for_steps(estimator: DistributedEstimator) -> Iterator[str]:
+    """Parameters that only stochastic steps can honour."""
+    if estimator._stops_early:
+        yield f"early_stopping={estimator.early_stopping!r}"
+    for name in ("learning_rate", "batch_size"):
+        if (given := getattr(estimator, name, "auto")) != "auto":
+            yield f"{name}={given!r}"
+    from dps.modes import get_mode
+
+    if get_mode(estimator.mode).takes_steps_only:
+        yield f"mode={estimator.mode!r}"
+
+
+def refuse_passes(*obstacles: str) -> None:
+    """Raise if there is something that L-BFGS cannot honour."""
+    if obstacles:
+        raise ValueError(
+            f"optimizer='lbfgs' is not possible with {obstacles[0]}: use another optimizer"
+        )
