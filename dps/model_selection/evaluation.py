@@ -106,102 +106,91 @@ class Routes:
         return {name: value for name, value in params.items() if name in self.score}
 
 
-def evaluate(
-    estimator: BaseEstimator,
-    candidates: list[dict[str, Any]],
-    data: Folds,
-    scorer: Any,
-    *,
-    n_jobs: int | None,
-    error_score: float | Literal["raise"],
-    train_score: bool = False,
-    return_estimator: bool = False,
-    routes: Routes | None = None,
-) -> list[dict[str, Any]]:
-    """What each candidate scores on each fold, trained on the others; candidate by candidate.
+@dataclass(frozen=True)
+class Evaluation:
+    """How candidates are fitted and scored on folds."""
 
-    candidates: its parameters.
-    n_jobs: fits at once.
-    train_score: whether the rows that were trained on are scored, too.
-    return_estimator: whether the estimators are kept.
-    routes: by default all parameters go to fits, and weights to scores too.
-    Raises ValueError: a scorer cannot score such labels at all.
-    """
-    if is_classifier(estimator):
-        _check_scorer(scorer, data)
+    scorer: Any
+    n_jobs: int | None  # fits at once
+    error_score: float | Literal["raise"]
+    # By default all parameters go to fits, and weights to scores too.
+    routes: Routes | None = None
+    train_score: bool = False  # whether the rows that were trained on are scored, too
+    return_estimator: bool = False
 
-    def one(parameters: dict[str, Any], fold: int) -> dict[str, Any]:
-        train = data.train(fold)
+    def run(
+        self, estimator: BaseEstimator, candidates: list[dict[str, Any]], data: Folds
+    ) -> list[dict[str, Any]]:
+        """Score each candidate on each fold, trained on the others; candidate by candidate.
+
+        Raises ValueError: a scorer cannot score such labels at all.
+        """
+        if is_classifier(estimator):
+            _check_scorer(self.scorer, data)
+        pairs = [(parameters, fold) for parameters in candidates for fold in range(data.n_splits)]
+        jobs = (delayed(self._one)(estimator, *pair, data) for pair in pairs)
+        # Threads, whatever the backend: Futures belong to this process.
+        found: list[dict[str, Any]] = Parallel(n_jobs=self.n_jobs, require="sharedmem")(jobs)
+        _warn_or_raise_about_fit_failures(found, self.error_score)
+        _insert_error_scores(found, self.error_score)
+        return found
+
+    def _one(
+        self, estimator: BaseEstimator, parameters: dict[str, Any], fold: int, data: Folds
+    ) -> dict[str, Any]:
+        """Fit a candidate, and score it on one fold."""
+        X, y, params = data.train(fold)
         found: dict[str, Any] = {"fit_error": None, "score_time": 0.0}
         start = time.time()
         try:
             model = clone(estimator).set_params(**clone(parameters, safe=False))
-            if return_estimator:
+            if self.return_estimator:
                 found["estimator"] = model
-            params = train[2] if routes is None else routes.of_fit(train[2])
-            model.fit(*train[:2], **params)
+            model.fit(X, y, **(params if self.routes is None else self.routes.of_fit(params)))
         except Exception as error:
-            if error_score == "raise" or _is_of_cluster(error):
+            if self.error_score == "raise" or _is_of_cluster(error):
                 raise
-            found |= {"fit_error": traceback.format_exc(), "test_scores": error_score}
-            found |= {"train_scores": error_score} if train_score else {}
+            found |= {"fit_error": traceback.format_exc(), "test_scores": self.error_score}
+            found |= {"train_scores": self.error_score} if self.train_score else {}
             found["fit_time"] = time.time() - start
             return found
         found["fit_time"] = time.time() - start
         start = time.time()
-        found["test_scores"] = _scores(scorer, model, *data.test(fold), routes, error_score)
+        found["test_scores"] = self._scores(self.scorer, model, *data.test(fold))
         found["score_time"] = time.time() - start
-        if train_score:
-            found["train_scores"] = _scores(scorer, model, *train, routes, error_score)
+        if self.train_score:
+            found["train_scores"] = self._scores(self.scorer, model, X, y, params)
         return found
 
-    # Threads, whatever the backend: Futures belong to this process.
-    pairs = [(parameters, fold) for parameters in candidates for fold in range(data.n_splits)]
-    jobs = (delayed(one)(*pair) for pair in pairs)
-    found: list[dict[str, Any]] = Parallel(n_jobs=n_jobs, require="sharedmem")(jobs)
-    _warn_or_raise_about_fit_failures(found, error_score)
-    _insert_error_scores(found, error_score)
-    return found
+    def _scores(
+        self, scorer: Any, model: BaseEstimator, X: Any, y: Any, params: dict[str, Any]
+    ) -> Any:
+        """The score; by name, where there are several scorers; `error_score` where one fails."""
+        if isinstance(scorer, dict):
+            return {name: self._scores(one, model, X, y, params) for name, one in scorer.items()}
+        options = {}
+        if self.routes is not None:
+            options = self.routes.of_score(params)
+        elif "sample_weight" in signature(scorer).parameters:
+            weights = [v for k, v in params.items() if k.rpartition("__")[2] == "sample_weight"]
+            options = {"sample_weight": weights[0]} if weights else {}
+        try:
+            return scorer(model, X, y, **options)
+        except Exception as error:
+            if self.error_score == "raise" or _is_of_cluster(error):
+                raise
+            warnings.warn(
+                "Scoring failed. The score on this train-test partition for these parameters will "
+                f"be set to {self.error_score}. Details: \n{traceback.format_exc()}",
+                UserWarning,
+                stacklevel=2,
+            )
+            return self.error_score
 
 
 def _is_of_cluster(error: Exception) -> bool:
     """Whether it says nothing of a candidate."""
     return isinstance(error, DPSError) and not isinstance(error, NonFiniteError)
-
-
-def _scores(
-    scorer: Any,
-    model: BaseEstimator,
-    X: Any,
-    y: Any,
-    params: dict[str, Any],
-    routes: Routes | None,
-    error_score: float | Literal["raise"],
-) -> Any:
-    """The score; by name, where there are several scorers; `error_score` where one fails."""
-    if isinstance(scorer, dict):
-        return {
-            name: _scores(one, model, X, y, params, routes, error_score)
-            for name, one in scorer.items()
-        }
-    options = {}
-    if routes is not None:
-        options = routes.of_score(params)
-    elif "sample_weight" in signature(scorer).parameters:
-        weights = [v for k, v in params.items() if k.rpartition("__")[2] == "sample_weight"]
-        options = {"sample_weight": weights[0]} if weights else {}
-    try:
-        return scorer(model, X, y, **options)
-    except Exception as error:
-        if error_score == "raise" or _is_of_cluster(error):
-            raise
-        warnings.warn(
-            "Scoring failed. The score on this train-test partition for these parameters will be "
-            f"set to {error_score}. Details: \n{traceback.format_exc()}",
-            UserWarning,
-            stacklevel=2,
-        )
-        return error_score
 
 
 def _check_scorer(scorer: Any, data: Folds) -> None:

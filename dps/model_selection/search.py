@@ -19,7 +19,7 @@ from sklearn.base import clone, is_classifier
 from dps.cluster.choice import client_of
 from dps.data.collections.partitions import as_pandas, is_dask
 from dps.model_selection.columns import in_all_columns
-from dps.model_selection.evaluation import Routes, evaluate, of_second_class, scorer_of
+from dps.model_selection.evaluation import Evaluation, Routes, of_second_class, scorer_of
 from dps.model_selection.folds import Folds, PartitionKFold
 
 if TYPE_CHECKING:
@@ -88,10 +88,8 @@ class _OnDask:
             routes = Routes.of(type(self).__name__, estimator, self.scoring, cv, params)
             groups = params.pop("groups", None)
             data = Folds(cv, client, X, y, params, groups)
-            found = evaluate(
-                estimator, candidates, data, scorer, n_jobs=self.n_jobs,
-                error_score=self.error_score, train_score=self.return_train_score, routes=routes,
-            )  # fmt: skip
+            how = Evaluation(scorer, self.n_jobs, self.error_score, routes, self.return_train_score)
+            found = how.run(estimator, candidates, data)
             results = self._format_results(candidates, data.n_splits, found)  # type: ignore[attr-defined]
             self.n_splits_, self.multimetric_ = data.n_splits, several
             self.scorer_, self.cv_results_ = scorer, results
@@ -164,7 +162,7 @@ class RandomizedSearchCV(_OnDask, model_selection.RandomizedSearchCV):
         return list(drawn)
 
 
-def cross_val_score(
+def cross_val_score(  # noqa: PLR0913 - scikit-learn's signature
     estimator: BaseEstimator,
     X: MatrixLike,
     y: VectorLike | None = None,
@@ -203,7 +201,7 @@ def cross_val_score(
     return found["test_score"]
 
 
-def cross_validate(
+def cross_validate(  # noqa: PLR0913 - scikit-learn's signature
     estimator: BaseEstimator,
     X: MatrixLike,
     y: VectorLike | None = None,
@@ -277,10 +275,8 @@ def cross_validate(
         routes = Routes.of("cross_validate", placed, scoring, cv, params)
         groups = params.pop("groups", groups) if routes is not None else groups
         data = Folds(cv, client, X, y, params, groups)
-        found = evaluate(
-            placed, [{}], data, scorer, n_jobs=n_jobs, error_score=error_score,
-            train_score=return_train_score, return_estimator=return_estimator, routes=routes,
-        )  # fmt: skip
+        how = Evaluation(scorer, n_jobs, error_score, routes, return_train_score, return_estimator)
+        found = how.run(placed, [{}], data)
     results: dict[str, Any] = {
         f"{what}_time": np.array([f[f"{what}_time"] for f in found]) for what in ("fit", "score")
     }
@@ -358,10 +354,8 @@ def cross_val_predict(
             groups, routes = params.pop("groups", groups), replace(routes, score=frozenset())
         data = Folds(cv, client, X, y, params, groups)
         data.check_each_row_once()
-        found = evaluate(
-            placed, [{}], data, predicted, n_jobs=n_jobs, error_score="raise",
-            return_estimator=True, routes=routes,
-        )  # fmt: skip
+        how = Evaluation(predicted, n_jobs, "raise", routes, return_estimator=True)
+        found = how.run(placed, [{}], data)
         models = [of_fold["estimator"] for of_fold in found]
         made = [of_fold["test_scores"] for of_fold in found]
         return data.in_order(in_all_columns(made, models, method))

@@ -187,7 +187,7 @@ class FactorizationMachine(NativeModel[FactorizationGradient]):
     array([5., 5., 5.])
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - hyper-parameters
         self,
         inputs: FactorInputs,
         n_factors: int,

@@ -129,7 +129,7 @@ class Network(NativeModel[NetworkGradient]):
 
     by_blas: ClassVar[bool] = True
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - hyper-parameters
         self,
         inputs: Inputs,
         hidden: tuple[int, ...],

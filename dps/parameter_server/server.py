@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from dps.cluster.options import Options
 from dps.errors import ServerLostError
@@ -38,6 +38,18 @@ from dps.server.tensors import Rule, ServerSpec
 if TYPE_CHECKING:
     from dps._typing import Auto, ClientLike, PathLike, Placing, StepsLike
     from dps.parameter_server.client.local import Place
+
+
+class _Where(NamedTuple):
+    """The name of a server, and where it is to run."""
+
+    name: str | None
+    n_shards: int | Auto
+    placement: Rule | Placing
+    workers: Sequence[str] | Mapping[str, float] | None
+    mirror: bool | Auto
+    client: ClientLike | None
+    timeout: float
 
 
 class ParameterServer(NamedTensors):
@@ -110,7 +122,7 @@ class ParameterServer(NamedTensors):
     >>> server.close()
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - public options
         self,
         tensors: Mapping[str, object] = MappingProxyType({}),
         *,
@@ -125,10 +137,8 @@ class ParameterServer(NamedTensors):
         timeout: float = 60.0,
     ) -> None:
         given = initial_values(tensors)
-        self._make(
-            given, whole_of(given), get_optimizer(optimizer), learning_rate, name, n_shards,
-            placement, workers, mirror, client, timeout,
-        )  # fmt: skip
+        where = _Where(name, n_shards, placement, workers, mirror, client, timeout)
+        self._make(given, whole_of(given), get_optimizer(optimizer), learning_rate, where)
 
     def _make(
         self,
@@ -136,32 +146,27 @@ class ParameterServer(NamedTensors):
         initial: Mapping[str, Taken],
         optimizer: Optimizer,
         learning_rate: float | None,
-        name: str | None,
-        n_shards: int | Auto,
-        placement: Rule | Placing,
-        workers: Sequence[str] | Mapping[str, float] | None,
-        mirror: bool | Auto,
-        client: Any,
-        timeout: float,
+        where: _Where,
     ) -> None:
-        check_name(name)
-        wanted = check_shards(n_shards)
-        check_mirror(mirror)
+        check_name(where.name)
+        wanted = check_shards(where.n_shards)
+        check_mirror(where.mirror)
         rate = learning_rate_of(optimizer, learning_rate)
         optimizer = without_rate(optimizer)
         nbytes = sum(value.nbytes for value in given.values())
         with ExitStack() as connected:
-            found = connected.enter_context(places.connection(client, in_task=False))
-            homes = places.shards_for(found, wanted, nbytes, workers, mirror, timeout)
-            n_shards = len(homes)
-            tensors = specs_of(given, n_shards, placement)
-            silence = float(Options.now().silence)
-            number = secrets.token_hex(8)
-            spec = ServerSpec(number, name, (), optimizer, rate, n_shards, timeout, silence)
+            found = connected.enter_context(places.connection(where.client, in_task=False))
+            workers, timeout = where.workers, where.timeout
+            homes = places.shards_for(found, wanted, nbytes, workers, where.mirror, timeout)
+            tensors = specs_of(given, len(homes), where.placement)
+            spec = ServerSpec(
+                secrets.token_hex(8), where.name, (), optimizer, rate, len(homes), timeout,
+                float(Options.now().silence),
+            )  # fmt: skip
             self._begin(places.make(found, spec, homes, workers is not None, timeout))
             try:
                 self._requests.create(tensors, initial)
-                if name is not None:
+                if where.name is not None:
                     self._requests.place.publish()
             except BaseException:
                 self.disconnect()
@@ -345,7 +350,7 @@ class ParameterServer(NamedTensors):
             )
 
     @classmethod
-    def load(
+    def load(  # noqa: PLR0913 - public options
         cls,
         path: PathLike,
         *,
@@ -382,10 +387,8 @@ class ParameterServer(NamedTensors):
         asked = learning_rate is not None or chosen.learning_rate != "auto"
         rate = learning_rate if asked else saved.rate
         made = cls.__new__(cls)
-        made._make(
-            saved.tensors, whole, chosen, rate, name, n_shards, placement, workers, mirror, client,
-            timeout,
-        )  # fmt: skip
+        where = _Where(name, n_shards, placement, workers, mirror, client, timeout)
+        made._make(saved.tensors, whole, chosen, rate, where)
         for key, note in saved.notes.items():
             made.put_note(key, note)
         return made

@@ -128,7 +128,7 @@ class FrameEncoder(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):
     _names: tuple[Any, ...]
     _unfit: list[str]
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - public options
         self,
         n_buckets: int | None = None,
         *,
@@ -259,23 +259,21 @@ class FrameEncoder(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):
 
     def _learn(self, surveys: Sequence[FrameSurvey], whole: bool = False) -> Self:
         """Fit to what was found in the partitions of the frame that was begun with."""
-        from dps.preprocessing.learning import make_layout
+        from dps.preprocessing.learning import Options, make_layout
         from dps.preprocessing.survey import merge
 
-        self._layout = make_layout(
-            merge(surveys, whole),
-            self._names,
-            self._unfit,
-            n_buckets=self.n_buckets,
-            missing=self.missing,  # type: ignore[arg-type]
-            interactions=self.interactions or (),
-            dtype="auto" if str(self.dtype) == "auto" else np.dtype(self.dtype).name,
-            parts=self.dates == "parts",
-            lists=self.lists if isinstance(self.lists, str) else int(self.lists),
-            unknown=self.handle_unknown,  # type: ignore[arg-type]
-            min_frequency=self.min_frequency,
-            max_categories=self.max_categories,
+        options = Options(
+            self.n_buckets,
+            self.missing,  # type: ignore[arg-type]
+            self.interactions or (),
+            "auto" if str(self.dtype) == "auto" else np.dtype(self.dtype).name,
+            self.dates == "parts",
+            self.lists if isinstance(self.lists, str) else int(self.lists),
+            self.handle_unknown,  # type: ignore[arg-type]
+            self.min_frequency,
+            self.max_categories,
         )
+        self._layout = make_layout(merge(surveys, whole), self._names, self._unfit, options)
         return self._learned()
 
     def _restored(self, layout: Layout) -> Self:

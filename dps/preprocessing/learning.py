@@ -6,7 +6,7 @@ All that is wrong with a frame is said here, at once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,55 +29,53 @@ from dps.preprocessing.survey import ColumnSurvey, FrameSurvey, missing_values
 BUCKETS = 1 << 16
 
 
+@dataclass(frozen=True)
+class Options:
+    """An encoder's parameters."""
+
+    n_buckets: int | None
+    missing: Missing
+    interactions: Sequence[Sequence[Any]]
+    dtype: str
+    parts: bool  # whether dates become their parts
+    lists: str | int = "counts"
+    unknown: Unknown = "ignore"
+    min_frequency: float | None = None
+    max_categories: int | None = None
+
+
 def make_layout(
-    survey: FrameSurvey,
-    names: Sequence[Any],
-    unfit: Sequence[str],
-    *,
-    n_buckets: int | None,
-    missing: Missing,
-    interactions: Sequence[Sequence[Any]],
-    dtype: str,
-    parts: bool,
-    lists: str | int = "counts",
-    unknown: Unknown = "ignore",
-    min_frequency: float | None = None,
-    max_categories: int | None = None,
+    survey: FrameSurvey, names: Sequence[Any], unfit: Sequence[str], options: Options
 ) -> Layout:
     """What the columns of a surveyed frame become.
 
     unfit: defects that are known already.
-    n_buckets, missing, interactions, dtype, parts, lists, unknown, min_frequency, max_categories:
-        as the encoder has them.
     Raises ValueError: all that is wrong with the columns; or an interaction is not of categories.
     """
     if survey.rows == 0:
         raise ValueError("Found array with 0 sample(s): X has no rows, a minimum of 1 is required.")
-    if problems := [*unfit, *_problems(survey, n_buckets, missing)]:
+    missing = options.missing
+    if problems := [*unfit, *_problems(survey, options.n_buckets, missing)]:
         raise ColumnError(together(problems)).at("")
     features: list[Feature] = []
     n_numbers = 0
     for name, column in survey.columns.items():
-        feature = _feature(name, column, n_buckets, missing, n_numbers, lists)
+        feature = _feature(name, column, options, n_numbers)
         if isinstance(feature, OneHot):
-            feature = replace(feature, unknown=unknown)
-            least = min_frequency or 0
-            if not isinstance(least, int | np.integer):  # a share of the rows
-                least = least * survey.rows
-            if min_frequency is not None or max_categories is not None:
-                feature = _shared(feature, column.counts, float(least), max_categories)
+            feature = _one_hot(feature, column.counts, survey.rows, options)
         n_numbers += isinstance(feature, Number)
         features.append(feature)
-    features += [_cross(survey, members, n_buckets) for members in interactions]
+    features += [_cross(survey, members, options.n_buckets) for members in options.interactions]
     width = sum(feature.width for feature in features)
     if width > MOST_COLUMNS:
         raise ValueError(
             f"X has {width:,} encoded columns, up to {MOST_COLUMNS:,} are possible: lower n_buckets"
         )
+    dtype = options.dtype
     if dtype == "auto":
         exact = all(column.exact for column in survey.columns.values())
         dtype = "float32" if exact else "float64"
-    return Layout(tuple(names), tuple(features), np.dtype(dtype).name, missing, parts)
+    return Layout(tuple(names), tuple(features), np.dtype(dtype).name, missing, options.parts)
 
 
 def _problems(survey: FrameSurvey, n_buckets: int | None, missing: Missing) -> list[str]:
@@ -107,16 +105,10 @@ def _cross(survey: FrameSurvey, members: Sequence[Any], n_buckets: int | None) -
     return Cross(tuple(members), n_buckets or BUCKETS)
 
 
-def _feature(
-    name: object,
-    column: ColumnSurvey,
-    n_buckets: int | None,
-    missing: Missing,
-    n_numbers: int,
-    lists: str | int,
-) -> Feature:
+def _feature(name: object, column: ColumnSurvey, options: Options, n_numbers: int) -> Feature:
+    n_buckets, lists = options.n_buckets, options.lists
     # Of numbers and lists none is missing where that would be an error.
-    indicator = missing != "mean" and column.missing > 0
+    indicator = options.missing != "mean" and column.missing > 0
     if column.kind == "numbers":
         return Number(name, n_numbers, column.total / column.count, indicator)
     if column.kind in ("lists", "lists of numbers") and not isinstance(lists, str):
@@ -125,16 +117,21 @@ def _feature(
         return Bag(name, n_buckets or BUCKETS, indicator)
     if n_buckets is not None:
         return Hashed(name, n_buckets, indicator)
-    return OneHot(name, column.values, indicator)
+    return OneHot(name, column.values, indicator, unknown=options.unknown)
 
 
-def _shared(feature: OneHot, counts: Any, least: float, most: int | None) -> OneHot:
+def _one_hot(feature: OneHot, counts: Any, rows: int, options: Options) -> OneHot:
     """With the categories in one column that fewer rows have, or that are too many.
 
     As scikit-learn's `OneHotEncoder` chooses them: the least frequent, of equally frequent ones
     those that come first.
     """
-    rare = counts < least
+    least, most = options.min_frequency, options.max_categories
+    if least is None and most is None:
+        return feature
+    if least is not None and not isinstance(least, int | np.integer):
+        least = least * rows  # a share of the rows
+    rare = counts < float(least or 0)
     if most is not None and most < len(counts) - rare.sum() + 1:
         rare[np.argsort(counts, kind="stable")[: len(counts) - most + 1]] = True
     if not rare.any():

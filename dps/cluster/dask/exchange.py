@@ -23,7 +23,6 @@ def exchange(
     split: RandomSplit,
     homes: Sequence[str],
     name: str,
-    weighted: bool,
     wait: Callable[[Sequence[Future]], None],
     owned: list[Future],
 ) -> list[Partition]:
@@ -32,7 +31,6 @@ def exchange(
     holders: the worker of each.
     homes: the worker of each new partition.
     name: what keys carry.
-    weighted: whether rows have weights.
     wait: waits for tasks; raises if one cannot end.
     owned: Futures to hold; new ones are added, old ones removed.
     """
@@ -40,7 +38,7 @@ def exchange(
     for number, holder in enumerate(holders):
         if split.rows[number]:  # what has no rows may have any dtype
             lying.setdefault(holder, []).append(number)
-    drawn = {}
+    drawn, weighted = {}, any(part.weight is not None for part in partitions)
     for place, (holder, numbers) in enumerate(lying.items()):
         drawn[holder] = client.submit(
             sealed(draw_each, split, numbers),

@@ -79,7 +79,6 @@ class PlacedData:
         self._owned: list[Future] = []
         self._moved: set[str] = set()  # keys of rows that the last generation had moved
         self._keeping = Keeping(work.fit, "memory")
-        self._weighted = False
         self._streams = False
 
     def load(
@@ -94,7 +93,6 @@ class PlacedData:
         work = self._work
         given = ours(work.client, [*partitions, *validation], work.timeout)
         self.n_trained = len(partitions)
-        self._weighted = any(part.weight is not None for part in partitions)
         dask = bool(partitions) and is_dask(partitions[0].X)
         if dask:
             self._given, self._prepare = given, prepare
@@ -335,7 +333,7 @@ class PlacedData:
             with work.span():
                 drawn = exchange(
                     work.client, self._partitions[:n], self.holders[:n], split, homes,
-                    work.name(), self._weighted, work.wait, owned,
+                    work.name(), work.wait, owned,
                 )  # fmt: skip
         except BaseException:
             for future in owned:

@@ -61,7 +61,6 @@ class FullBatch:
 def train_full_batch(
     how: FullBatch,
     *,
-    rank: int,
     channel: Channel,
     model: Model,
     source: Source,
@@ -83,7 +82,7 @@ def train_full_batch(
     kept_loss, judged = 0.0, False
     validation: Validation = (0.0, 0.0, ())
     rows = Pieces.of(model, source, how.row_elements, channel)
-    descent = _Descent(how, rank, channel, model, rows, best=keep[0])
+    descent = _Descent(how, channel, model, rows, best=keep[0])
     descent.search_some()
     # The start is looked at before the first epoch, so that each epoch is one step.
     for epoch in itertools.count(first - 1):
@@ -133,13 +132,12 @@ class _Descent:
     def __init__(
         self,
         how: FullBatch,
-        rank: int,
         channel: Channel,
         model: Model,
         rows: Pieces,
         best: NDArray[np.floating],
     ) -> None:
-        self._rank, self._channel, self._best = rank, channel, best
+        self._channel, self._best = channel, best
         self.point = np.array(channel.pull())
         coordinates = _coordinates(model, channel, rows, how)
         self._penalised = np.zeros(len(self.point), bool)
@@ -204,7 +202,7 @@ class _Descent:
         ending = self._steps.run()
         if ending == "start":
             raise _no_start(self._channel)
-        raise_unless_ran(ending, self._rank, self._channel.steps)
+        raise_unless_ran(ending, self._channel.rank, self._channel.steps)
         self.enough = self._steps.enough
         return self._steps.loss, self._steps.accepted
 

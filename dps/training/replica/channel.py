@@ -130,6 +130,11 @@ class Channel:
         # Whether updates may be left behind that are applied at an epoch's end.
         self._lags = spec.update.rates is not None or mode.gathers
 
+    @property
+    def rank(self) -> int:
+        """The rank's number."""
+        return self._spec.rank
+
     def _alive(self) -> None:
         """While it waits for ranks of its own host, the shards hear of this rank."""
         self._first.call(operations.beat)

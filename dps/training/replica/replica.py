@@ -132,7 +132,6 @@ def _train(spec: ReplicaSpec, channel: Channel, source: Source, held_out: HeldOu
         if how is not None and done < spec.epochs:
             train_full_batch(
                 how,
-                rank=spec.channel.rank,
                 channel=channel,
                 model=copy.deepcopy(spec.model),
                 source=source,
