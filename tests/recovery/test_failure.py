@@ -181,7 +181,7 @@ def note_fits(monkeypatch: pytest.MonkeyPatch) -> None:
         _fits.append(new_fit_id())
         return _fits[-1]
 
-    monkeypatch.setattr("dps.estimators.fit.fit.new_fit_id", noted)
+    monkeypatch.setattr("dps.training.job.new_fit_id", noted)
 
 
 def files() -> list[Path]:
