@@ -79,7 +79,7 @@ def descend(bowls: list[Bowl], steps: int = 50) -> list[float | Exception]:
 
     def work(rank: int, channel: Channel) -> float:
         rows: Any = bowls[rank]
-        descent = _Descent(how, rank, channel, model, rows, best=np.zeros(1))
+        descent = _Descent(how, channel, model, rows, best=np.zeros(1))
         for _ in range(steps):
             descent.step()
         return float(descent.point[0])
@@ -137,7 +137,7 @@ def test_models_in_python_and_ranks_that_are_far_have_the_same_bits(
             model = kind(3, 1, LogLoss())
             best, seen = np.zeros(model.layout.size), []
             rows = pieces(model, rank, channel)
-            descent = _Descent(how, rank, channel, model, rows, best=best)
+            descent = _Descent(how, channel, model, rows, best=best)
             while not descent.enough:
                 seen.append((descent.step(), descent.point.tobytes(), best.tobytes()))
             counts = channel.activity.rows[0]
@@ -168,7 +168,7 @@ def test_after_a_rehearsal_the_search_goes_on_from_its_best_point(
     def work(rank: int, channel: Channel) -> Any:
         model = LinearModel(3, 1, LogLoss())
         best = np.zeros(model.layout.size)
-        descent = _Descent(how, rank, channel, model, pieces(model, rank, channel), best=best)
+        descent = _Descent(how, channel, model, pieces(model, rank, channel), best=best)
         descent.search_some()  # which does not come to an end by itself
         ahead = descent.point.copy()
         searched = best.copy()

@@ -6,39 +6,38 @@ number of partitions that there are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from distributed import Client, Future
+from distributed import Future
 
 from dps.cluster.dask.tasks import draw_each, item, join_pieces, pick_rows
+from dps.cluster.dask.work import FitWork
 from dps.data.collections.partitions import Partition
 from dps.data.collections.sealed import sealed
 from dps.data.exchange import RandomSplit
 
 
 def exchange(
-    client: Client,
+    work: FitWork,
     partitions: Sequence[Partition],
     holders: Sequence[str],
     split: RandomSplit,
     homes: Sequence[str],
-    name: str,
-    wait: Callable[[Sequence[Future]], None],
+    weighted: bool,
     owned: list[Future],
 ) -> list[Partition]:
     """Draw all rows into new partitions, some of which are made at a time.
 
     holders: the worker of each.
     homes: the worker of each new partition.
-    name: what keys carry.
-    wait: waits for tasks; raises if one cannot end.
+    weighted: whether rows have weights.
     owned: Futures to hold; new ones are added, old ones removed.
     """
     lying: dict[str, list[int]] = {}
     for number, holder in enumerate(holders):
         if split.rows[number]:  # what has no rows may have any dtype
             lying.setdefault(holder, []).append(number)
-    drawn, weighted = {}, any(part.weight is not None for part in partitions)
+    client, name, drawn = work.client, work.name(), {}
     for place, (holder, numbers) in enumerate(lying.items()):
         drawn[holder] = client.submit(
             sealed(draw_each, split, numbers),
@@ -75,7 +74,7 @@ def exchange(
             new += parts
             made.append(Partition(*parts, *([None] if len(parts) == 2 else [])))
         owned += [*passing, *new]
-        wait(new)
+        work.wait(new)
         _forget(passing, owned)
     _forget(list(drawn.values()), owned)
     return made

@@ -79,6 +79,7 @@ class PlacedData:
         self._owned: list[Future] = []
         self._moved: set[str] = set()  # keys of rows that the last generation had moved
         self._keeping = Keeping(work.fit, "memory")
+        self._weighted = False
         self._streams = False
 
     def load(
@@ -93,6 +94,7 @@ class PlacedData:
         work = self._work
         given = ours(work.client, [*partitions, *validation], work.timeout)
         self.n_trained = len(partitions)
+        self._weighted = any(part.weight is not None for part in partitions)
         dask = bool(partitions) and is_dask(partitions[0].X)
         if dask:
             self._given, self._prepare = given, prepare
@@ -332,8 +334,8 @@ class PlacedData:
         try:
             with work.span():
                 drawn = exchange(
-                    work.client, self._partitions[:n], self.holders[:n], split, homes,
-                    work.name(), work.wait, owned,
+                    work, self._partitions[:n], self.holders[:n], split, homes, self._weighted,
+                    owned,
                 )  # fmt: skip
         except BaseException:
             for future in owned:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from dps.data.columns import Columns
     from dps.data.feed.targets import TargetEncoding
     from dps.data.survey.rows import DataSummary
-    from dps.estimators.base.estimator import DistributedEstimator
     from dps.estimators.fit.validation import ValidationData
     from dps.modes import Mode
     from dps.scores.validation import Score
@@ -69,7 +68,7 @@ class Request:
     attributes: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, estimator: DistributedEstimator, given: Given, seed: int) -> Request:
+    def of(cls, estimator: BaseEstimator, given: Given, seed: int) -> Request:
         """What an estimator's parameters ask for."""
         from dps.modes import get_mode
         from dps.training.job import new_fit_id

@@ -30,7 +30,7 @@ from dps.estimators.fit.inputs import partitions_for
 from dps.losses import Loss
 
 if TYPE_CHECKING:
-    from dps.estimators.base.estimator import DistributedEstimator
+    from sklearn.base import BaseEstimator
 
 #: Rows of local validation data beside a Dask collection that are worth a partition.
 _FEWEST = 4096
@@ -62,7 +62,7 @@ class ValidationData:
 
     def partitions(
         self,
-        estimator: DistributedEstimator,
+        estimator: BaseEstimator,
         beside: Any,
         encoding: Encoding | None,
         n_partitions: int,
@@ -82,7 +82,7 @@ class ValidationData:
             ) from error
 
     def _partitions(
-        self, estimator: DistributedEstimator, beside: Any, encoding: Encoding | None, n: int
+        self, estimator: BaseEstimator, beside: Any, encoding: Encoding | None, n: int
     ) -> list[Partition]:
         X = self.X
         if encoding is not None:
