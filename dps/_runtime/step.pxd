@@ -14,11 +14,7 @@ from dps._runtime.wire.message cimport Request
 cdef struct KeyMap:
     Py_ssize_t width            # elements that a key stands for
     int64_t table_rows          # of the table whose ids keys below 0 are
-    bint whole                  # one shard has all in order
-    Py_ssize_t n
-    const int64_t* starts       # of all shards' ranges of keys, ascending
-    const int64_t* owners
-    const int64_t* shifts       # from a key to its shard's own
+    const int64_t* starts       # of each shard's keys, ascending
 
 # Where the rank is.
 cdef struct Way:

@@ -73,24 +73,10 @@ cdef class Step:
         self.rates = rates
         if rates is not None:
             self.key_map.width, self.key_map.table_rows = rates.width, rates.table_rows
-            self._bind_starts(channels)
+            starts = np.array([channel.first_key for channel in channels], np.int64)
+            self.key_map.starts = <const int64_t*> self.keep(starts)
             n_keys = MANY if self.key_map.table_rows else self.size // self.key_map.width
             self.keys, self._at_keys = KeyedRows(n_keys), Buffer()
-
-    def _bind_starts(self, channels):
-        """Where the keys of the whole vector are."""
-        rows = []
-        for number, channel in enumerate(channels):
-            offset = 0
-            for first, last in channel_ranges(channel, self.key_map.width):
-                rows.append((first, number, offset - first))
-                offset += last - first
-        table = np.array(sorted(rows), np.int64).reshape(-1, 3)
-        self.key_map.whole = len(rows) <= 1
-        self.key_map.n = len(rows)
-        self.key_map.starts = <const int64_t*> self.keep(table[:, 0].copy())
-        self.key_map.owners = <const int64_t*> self.keep(table[:, 1].copy())
-        self.key_map.shifts = <const int64_t*> self.keep(table[:, 2].copy())
 
     def __dealloc__(self):
         free(self._channels)
@@ -349,24 +335,24 @@ cdef class Step:
         cdef Py_ssize_t i, low, high, middle
         cdef int64_t key
         cdef int number
-        if self.key_map.whole:
+        if self.n_shards == 1:
             (<ShardChannel> self._channels[0]).pick_all(keys, n)
             return 0
         for number in range(self.n_shards):
             (<ShardChannel> self._channels[number]).pick_none(n)
         for i in range(n):
             key = keys[i] if keys[i] >= 0 else dps_owner(-1 - keys[i], self.key_map.table_rows)
-            low, high = 0, self.key_map.n - 1
-            while low < high:  # the last range that begins at the key or before
+            low, high = 0, self.n_shards - 1
+            while low < high:  # the last shard that begins at the key or before
                 middle = (low + high + 1) // 2
                 if self.key_map.starts[middle] <= key:
                     low = middle
                 else:
                     high = middle - 1
-            picks = &(<ShardChannel> self._channels[<int> self.key_map.owners[low]]).picks
+            picks = &(<ShardChannel> self._channels[low]).picks
             picks.keys[picks.n] = keys[i]
             if keys[i] >= 0:
-                picks.keys[picks.n] = <int64_t> (key + self.key_map.shifts[low])
+                picks.keys[picks.n] = <int64_t> (key - self.key_map.starts[low])
             picks.at[picks.n] = i
             picks.n += 1
         return 0
@@ -394,15 +380,6 @@ cdef class Step:
             for i in range(NOTES):
                 self.notes[i] = (<ShardChannel> self._channels[0]).answer.notes[i]
         return status
-
-
-def channel_ranges(ShardChannel channel, Py_ssize_t key_width=1):
-    """The ranges of the whole vector that a shard holds, in keys."""
-    cdef Py_ssize_t r
-    return [
-        (channel.ranges[2 * r] // key_width, channel.ranges[2 * r + 1] // key_width)
-        for r in range(channel.n_ranges)
-    ]
 
 
 cdef int _fill(double* sent, notes) except -1:

@@ -32,7 +32,7 @@ class Auto(Mode):
     @property
     def begins(self) -> Mode:
         """Sync."""
-        return Sync(placement=self.placement, access=self.access)
+        return Sync(access=self.access)
 
     @property
     def channel(self) -> ChannelKind:

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dps._parameters import Configuration, check_real
-from dps.server.placement import PLACEMENTS
 
 if TYPE_CHECKING:
     from dps._runtime.channel.base import ShardChannel
@@ -53,8 +52,6 @@ class StepSpec:
 class Mode(Configuration, ABC):
     """Base of the modes."""
 
-    # {"contiguous", "balanced", "round_robin"} how tensors are placed on shards.
-    placement: str = "contiguous"
     # {"auto", "mapped", "stream"} whether replicas map the shards' windows where they can, must,
     # or must not.
     access: str = "auto"
@@ -70,13 +67,11 @@ class Mode(Configuration, ABC):
     needs_table: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        for option, choices in (("placement", sorted(PLACEMENTS)), ("access", list(ACCESSES))):
-            value = getattr(self, option)
-            if value not in choices:
-                raise ValueError(
-                    f"The {option!r} parameter of {type(self).__name__} must be a str among "
-                    f"{choices}. Got {value!r} instead."
-                )
+        if self.access not in ACCESSES:
+            raise ValueError(
+                f"The 'access' parameter of {type(self).__name__} must be a str among "
+                f"{list(ACCESSES)}. Got {self.access!r} instead."
+            )
 
     @property
     @abstractmethod
@@ -133,7 +128,7 @@ class Mode(Configuration, ABC):
 
     @property
     def described(self) -> str:
-        """The name, and the options that are not as they are by default, but for ways and places.
+        """The name, and the options that are not as they are by default, but for `access`.
 
         Examples
         --------
@@ -141,7 +136,7 @@ class Mode(Configuration, ABC):
         >>> Sync(backups=1, access="stream").described
         'sync (backups=1)'
         """
-        asked = self._asked(("placement", "access"))
+        asked = self._asked(("access",))
         return f"{self.name} ({asked})" if asked else self.name
 
     def __repr__(self) -> str:

@@ -116,7 +116,7 @@ def _other(figures: Figures, begun: Mode) -> Choice:
         f"{percent(communicate / whole)} of the time is moving data and {percent(wait / whole)} "
         "waiting"
     )
-    as_begun: dict[str, Any] = {"placement": begun.placement, "access": begun.access}
+    as_begun: dict[str, Any] = {"access": begun.access}
     if slow := _slow(figures):
         return _without(slow, figures, begun, as_begun)
     if figures.table and idle > _MUCH:

@@ -21,7 +21,7 @@ from dps.errors import ServerLostError
 from dps.models.layout import TableSpec
 from dps.optimizers import Optimizer
 from dps.optimizers.update import Update
-from dps.server.placement import place
+from dps.server.placement import Placement
 from dps.server.store.store import Arena, StoreSpec
 
 #: Shard, first row and last row.
@@ -139,8 +139,8 @@ def table_parts(rows: int, n_shards: int) -> tuple[Part, ...]:
 def _contiguous(shapes: Mapping[str, tuple[int, ...]], n_shards: int) -> dict[str, list[Part]]:
     made = {}
     for name, shape in shapes.items():
-        cuts = place("contiguous", [shape[0] if shape else 1], n_shards).ranges
-        made[name] = [(shard, *cut[0]) for shard, cut in enumerate(cuts)]
+        where = Placement.of(shape[0] if shape else 1, n_shards)
+        made[name] = [(shard, *where.range(shard)) for shard in range(len(where))]
     return made
 
 

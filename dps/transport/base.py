@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from dps._runtime.channel.base import ShardChannel
 from dps._runtime.shared.activity import Activity
 from dps.server.group.window import Window
-from dps.server.placement import Ranges
 from dps.server.shard import ChannelKind
 
 
@@ -30,13 +29,13 @@ class Link(Protocol):
         """Take the rank for this attempt."""
 
     def channel(
-        self, kind: ChannelKind, shard: int, ranges: Ranges, activity: Activity
+        self, kind: ChannelKind, shard: int, first: int, activity: Activity
     ) -> ShardChannel:
         """Make the channel that steps go through.
 
         kind: what the mode's steps do in a window.
         shard: its number.
-        ranges: its elements of the whole vector.
+        first: where its elements of the whole vector begin.
         activity: where waits and work are counted.
         """
         ...

@@ -18,7 +18,6 @@ from dps._runtime.shared.activity import WIDTH, Activity
 from dps._runtime.wire.wire import Wire
 from dps.errors import DPSError, ServerLostError
 from dps.server.group.operations import claim, leave
-from dps.server.placement import Ranges
 from dps.server.shard import ChannelKind, WindowCard
 from dps.transport.remote import Remote
 from dps.transport.stream import SILENCE
@@ -71,7 +70,7 @@ class FarLink:
             self._wire = remote.submit(opening).result(self._timeout)
         if self._wire is None:
             self._wire = called(remote, *towards)
-        self._channel = self._made(0, ((0, self._spec.size),), Activity([self.counts]))
+        self._channel = self._made(0, 0, Activity([self.counts]))
 
     def _lost(self, what: str) -> ServerLostError:
         self._is_lost = True
@@ -79,19 +78,19 @@ class FarLink:
             f"shard {self._remote.key} cannot be reached ({what})", worker=self._remote.address
         )
 
-    def _made(self, shard: int, ranges: Ranges, activity: Activity) -> StreamChannel:
+    def _made(self, shard: int, first: int, activity: Activity) -> StreamChannel:
         spec = self._spec
         assert self._wire is not None
         return StreamChannel(
-            spec.dtype, spec.size, spec.n_ranks, ranges, spec.store.key_width, self._wire,
+            spec.dtype, spec.size, spec.n_ranks, first, spec.store.key_width, self._wire,
             pickle.loads, shard, activity,
         )  # fmt: skip
 
     def channel(
-        self, kind: ChannelKind, shard: int, ranges: Ranges, activity: Activity
+        self, kind: ChannelKind, shard: int, first: int, activity: Activity
     ) -> StreamChannel:
         """Make the channel for steps, see :meth:`Link.channel`; the shard has one of that kind."""
-        self._channel = self._made(shard, ranges, activity)
+        self._channel = self._made(shard, first, activity)
         return self._channel
 
     def call(self, operation: Callable[..., Any], *args: Any) -> Any:

@@ -51,8 +51,7 @@ class HostLink:
         """Make the channel for steps; `alive` is called once a second while others are awaited."""
         watch = Watch(self.window, self._timeout, self._place, alive, self._ranks)
         watch.activity = activity
-        whole = ((0, self.window.spec.size),)
-        return HostReducer(self.window, self._place, whole, watch.go_on, watch.tick, activity)
+        return HostReducer(self.window, self._place, 0, watch.go_on, watch.tick, activity)
 
     def abort(self) -> None:
         """End every wait there, because of an error here."""

@@ -12,7 +12,6 @@ from dps.server.group.operations import Access, claim
 from dps.server.group.window import ABORTED, Window
 from dps.server.memory.host import host_id
 from dps.server.memory.lease import Lease
-from dps.server.placement import Ranges
 from dps.server.shard import ChannelKind, WindowCard
 from dps.server.store.store import Store
 
@@ -46,12 +45,12 @@ class MappedLink:
         self._lease = Lease.of(self.window, self._access.rank)
 
     def channel(
-        self, kind: ChannelKind, shard: int, ranges: Ranges, activity: Activity
+        self, kind: ChannelKind, shard: int, first: int, activity: Activity
     ) -> MappedChannel:
         """Make the channel for steps, see :meth:`Link.channel`."""
         self._watch.activity = activity
         rank, watch = self._access.rank, self._watch
-        channel = kind(self.window, rank, shard, ranges, watch.go_on, watch.tick, activity)
+        channel = kind(self.window, rank, shard, first, watch.go_on, watch.tick, activity)
         self._access = Access(self.window, rank, watch, channel)
         return channel
 

@@ -231,8 +231,7 @@ def serve_rank(window: Window, kind: ChannelKind, rank: int, timeout: float, wir
     window.words.want_core()
     watch = Watch(window, timeout, rank)
     activity = watch.activity = Activity([window.activity[rank]])
-    ranges = ((0, window.spec.size),)
-    channel = kind(window, rank, 0, ranges, watch.go_on, watch.tick, activity)
+    channel = kind(window, rank, 0, 0, watch.go_on, watch.tick, activity)
     access = Access(window, rank, watch, channel)
 
     try:

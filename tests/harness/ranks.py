@@ -20,7 +20,7 @@ from dps.optimizers.update import Rates, Update
 from dps.server.group.operations import claim
 from dps.server.group.window import Window, WindowSpec
 from dps.server.memory.arrays import MemoryCard
-from dps.server.placement import place
+from dps.server.placement import Placement
 from dps.server.shard import WindowCard
 from dps.server.store.store import Store, StoreSpec
 from dps.server.store.tables import arena_of
@@ -54,7 +54,7 @@ class LoopbackLink(FarLink):
         self._wire = SocketWire(ours, b"", self._tick, ServerLostError, 0.2)
 
     def claim(self) -> None:
-        self._channel = self._made(0, ((0, self._spec.size),), Activity([self.counts]))
+        self._channel = self._made(0, 0, Activity([self.counts]))
         self.call(claim, FENCE)
 
     def _tick(self) -> None:
@@ -100,7 +100,6 @@ class Group:
         size: int = 8,
         *,
         n_shards: int = 1,
-        placement: str = "contiguous",
         far: Collection[tuple[int, int]] = (),
         dtype: str = "float64",
         optimizer: Optimizer | None = None,
@@ -117,7 +116,7 @@ class Group:
         optimizer = optimizer or SGD()
         rows = optimizer.state_rows
         key_width = 0 if keyed is None else keyed.width
-        self.placement = place(placement, [size], n_shards, key_width or 1)
+        self.placement = Placement.of(size, n_shards, key_width or 1)
         self._stack = ExitStack()
         self.windows: list[Window] = []
         for shard in range(len(self.placement)):

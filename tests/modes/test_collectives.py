@@ -67,7 +67,7 @@ def test_all_see_what_is_written_out_wherever_they_are(n_shards: int, dtype: str
     found = []
     for far in ((), (0,), (1, 2), (0, 1, 2)):
         ways = [way for rank in far for way in everywhere(rank, n_shards)]
-        options: Any = {"n_shards": n_shards, "placement": "round_robin", "dtype": dtype}
+        options: Any = {"n_shards": n_shards, "dtype": dtype}
         with Group(n_ranks=3, size=SIZE, far=ways, **options) as group:
             seen = at_once([lambda c=channel: met(c) for channel in group.channels])  # type: ignore[misc]
             assert seen == [expected(3, dtype)] * 3

@@ -78,7 +78,7 @@ def test_updates_follow_the_formula(
     how: str, n_shards: int, far: Any, optimizer: Optimizer, dtype: str
 ) -> None:
     wanted = Replayed(how, optimizer, dtype)
-    options: Any = {"far": far, "dtype": dtype, "optimizer": optimizer, "placement": "round_robin"}
+    options: Any = {"far": far, "dtype": dtype, "optimizer": optimizer}
     with Group(MODES[how], RANKS, SIZE, n_shards=n_shards, rate=RATE, **options) as group:
         for window in group.windows:
             window.store.state[:] = 0.5

@@ -27,7 +27,6 @@ from dps.models.base import CSRRows, DenseRows
 from dps.models.linear import LinearModel
 from dps.optimizers import SGD, Adagrad, AdamW, InvScaling, Momentum, Optimizer, ScaledAdagrad
 from dps.optimizers.names import OPTIMIZERS
-from dps.server.placement import PLACEMENTS
 from dps.training.plan import batches
 from dps.training.replica.channel import Channel
 
@@ -226,8 +225,8 @@ def test_lbfgs_has_the_same_bits_in_every_mode_and_on_any_shards(
     X = scipy.sparse.csr_matrix(X) if sparse else X
     expected = flat(by_lbfgs(n_replicas=3).fit(X, y, weight))
     for mode in (dps.Sync, dps.AllReduce, dps.Async):
-        for n_shards, placement in itertools.product((1, 5), PLACEMENTS):
-            model = by_lbfgs(n_replicas=3, n_shards=n_shards, mode=mode(placement=placement))
+        for n_shards in (1, 5):
+            model = by_lbfgs(n_replicas=3, n_shards=n_shards, mode=mode())
             assert np.array_equal(flat(model.fit(X, y, weight)), expected)
     alone = flat(by_lbfgs(n_replicas=1).fit(X, y, weight))
     np.testing.assert_allclose(alone, expected, rtol=1e-3, atol=1e-4)
@@ -237,14 +236,11 @@ def test_lbfgs_has_the_same_bits_in_every_mode_and_on_any_shards(
     classes=[2, 4],
     mode=[dps.Sync, dps.AllReduce],
     n_shards=[1, 2, 5],
-    placement=list(PLACEMENTS),
 )
-def test_shards_and_their_placement_do_not_change_a_bit(
-    placement: str, n_shards: int, mode: Any, classes: int
-) -> None:
+def test_shards_do_not_change_a_bit(n_shards: int, mode: Any, classes: int) -> None:
     X, y, _ = problem(300, classes, features=33)
     expected = flat(estimator(n_replicas=3).fit(X, y))
-    model = estimator(n_replicas=3, n_shards=n_shards, mode=mode(placement=placement)).fit(X, y)
+    model = estimator(n_replicas=3, n_shards=n_shards, mode=mode()).fit(X, y)
     assert len(model.plan_.shards) == n_shards
     assert np.array_equal(flat(model), expected)
 

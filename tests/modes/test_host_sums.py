@@ -81,7 +81,7 @@ def far_from(n_shards: int, *ranks: int) -> list[tuple[int, int]]:
 def test_steps_have_the_bits_that_are_written_out(mode: Any, n_shards: int, dtype: str) -> None:
     wanted = expected(dtype)
     for far in ((), (3, 4, 5), (0, 1, 3, 4, 5), range(RANKS)):
-        options: Any = {"n_shards": n_shards, "placement": "round_robin", "dtype": dtype}
+        options: Any = {"n_shards": n_shards, "dtype": dtype}
         with Group(
             mode, RANKS, SIZE, hosts=HOSTS, far=far_from(n_shards, *far), optimizer=Adagrad(),
             **options,
@@ -142,7 +142,7 @@ def test_steps_by_keys_have_the_bits_of_whole_vectors(
     mode: Any, n_shards: int, dtype: str, outputs: int
 ) -> None:
     rates = Rates(Constant(RATE), STEPS, epochs=0, version=0, max_epochs=1, width=outputs)
-    options: Any = {"n_shards": n_shards, "placement": "round_robin", "dtype": dtype}
+    options: Any = {"n_shards": n_shards, "dtype": dtype}
 
     def trained(keyed: Rates | None, far: Any) -> list[Any]:
         with Group(

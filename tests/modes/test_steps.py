@@ -22,10 +22,8 @@ from dps.losses import LogLoss
 from dps.losses.classification import Softmax
 from dps.losses.names import LOSSES
 from dps.models.linear import LinearModel
-from dps.modes import Mode
 from dps.optimizers import Momentum, Optimizer
 from dps.optimizers.names import OPTIMIZERS
-from dps.server.placement import PLACEMENTS
 from dps.training.replica import replica
 from dps.training.replica.channel import Channel
 
@@ -98,14 +96,12 @@ def test_bits_of_every_optimizer(monkeypatch: Any, mode: str, average: Any, opti
 
 @pairs(
     mode=list(MODES),
-    placement=list(PLACEMENTS),
     n_shards=[1, 4],
 )
-def test_bits_on_any_shards(monkeypatch: Any, mode: str, placement: str, n_shards: int) -> None:
+def test_bits_on_any_shards(monkeypatch: Any, mode: str, n_shards: int) -> None:
     X, y, weight = problem(features=1100)
-    chosen: Mode = MODES[mode](placement=placement)
     both(
-        monkeypatch, chosen, X, y, weight, n_shards=n_shards, n_replicas=replicas(mode),
+        monkeypatch, mode, X, y, weight, n_shards=n_shards, n_replicas=replicas(mode),
         optimizer="momentum",
     )  # fmt: skip
 

@@ -26,7 +26,7 @@ from dps.server.group import operations
 from dps.server.group.window import Field, Window, WindowSpec
 from dps.server.memory.files import folder
 from dps.server.memory.lease import LEFT, LOST
-from dps.server.placement import place
+from dps.server.placement import Placement
 from dps.server.shard import GroupSpec, Initial, ParameterShard, ShardSpec, WindowCard
 from dps.server.store.store import StoreSpec
 from dps.training.replica.channel import Channel, ChannelSpec
@@ -56,7 +56,7 @@ class Shard:
 
 
 def channel(rank: int, n_ranks: int, link: Any, update: Update) -> Channel:
-    placement = place("contiguous", [SIZE], 1)
+    placement = Placement.of(SIZE, 1)
     spec = ChannelSpec(rank, n_ranks, placement, SIZE, "float64", Constant(0.1), update)
     return Channel(Sync(), spec, [link])
 

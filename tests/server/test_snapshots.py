@@ -140,7 +140,7 @@ def test_a_fit_whose_snapshots_lie_on_disk_has_the_same_bits(
 def test_snapshots_without_a_table_come_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshots, "_PIECE", 160)  # ten elements of two rows
     values = np.arange(2 * 34.0).reshape(2, 34)
-    placement = Placement((((0, 5), (20, 29)), ((5, 20), (29, 34))))
+    placement = Placement((0, 14, 34))
     made = [
         Store.create(
             StoreSpec("f00d", shard, placement.size(shard), "float64", 1),

@@ -61,10 +61,10 @@ def held(group: Group, placement: Placement) -> tuple[Any, Any, Any]:
     for shard, window in enumerate(group.windows):
         placement.put(shard, window.store.params, params)
         placement.put(shard, window.store.state, state)
-        keys = placement.by_key()
-        mine = np.zeros(keys.size(shard), np.int64)
+        mine = np.zeros(placement.size(shard) // OUTPUTS, np.int64)
         mine[: window.store.ids.shape[1]] = window.store.ids[0]
-        keys.put(shard, mine, ids)
+        first = placement.cuts[shard] // OUTPUTS
+        ids[first : first + len(mine)] = mine
     return params.reshape(-1, OUTPUTS), state.reshape(-1, OUTPUTS), ids
 
 
@@ -77,7 +77,7 @@ def trained(
 ) -> Any:
     """What is held after an epoch; a whole vector has what a table's new rows have."""
     with Group(
-        mode, n_ranks, SIZE, placement="round_robin", table=table, keyed=rates(table),
+        mode, n_ranks, SIZE, table=table, keyed=rates(table),
         optimizer=optimizer or Adagrad(), **options,
     ) as group:  # fmt: skip
         for window in group.windows:

@@ -109,7 +109,7 @@ def test_a_fit_that_is_resumed_ends_in_the_bits_of_one_that_nobody_disturbed(
     ("then", "now"),
     [
         ({}, {"n_replicas": 3}),
-        ({"n_shards": 3, "mode": dps.Sync(placement="round_robin")}, {"n_shards": 1}),
+        ({"n_shards": 3}, {"n_shards": 1}),
         ({"optimizer": "lbfgs", "batch_size": "auto"}, {"n_replicas": 1}),
         ({"mode": "async"}, {"n_replicas": 1}),
     ],

@@ -103,7 +103,7 @@ def step_of(*links: FarLink, rank: int = 0) -> Step:
     """The steps of a rank whose vector is as long as those of all shards together."""
     activity = Activity([link.counts for link in links])
     ends = [
-        link.channel(SynchronousChannel, number, ((SIZE * number, SIZE * (number + 1)),), activity)
+        link.channel(SynchronousChannel, number, SIZE * number, activity)
         for number, link in enumerate(links)
     ]
     params = np.zeros(SIZE * len(links))

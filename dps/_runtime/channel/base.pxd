@@ -32,10 +32,8 @@ cdef class ShardChannel:
     cdef Buffer values                # of the picks, side by side
     cdef Buffer pick_keys
     cdef Buffer pick_at
-    cdef Py_ssize_t n_ranges
-    cdef const int64_t* ranges      # (n_ranges, 2) of the whole vector
-    cdef const int64_t* key_ranges  # the same of keys
-    cdef const int64_t* key_offsets  # where each begins in the shard's
+    cdef readonly Py_ssize_t first  # where its elements begin in the whole vector
+    cdef readonly int64_t first_key
     cdef readonly bint far
     cdef list _arrays               # keeps the memory alive
 

@@ -15,8 +15,6 @@ What a push does in mapped memory is its mode's: synchronous.pyx, asynchronous.p
 from libc.stdint cimport int64_t, uintptr_t
 from libc.string cimport memcpy
 
-import numpy as np
-
 from dps._kernels.buffer cimport Buffer
 from dps._kernels.typed_ops cimport typed_ops
 from dps._runtime.wire.message cimport STOPPED
@@ -26,27 +24,24 @@ cdef class ShardChannel:
     """A rank's channel to one shard.
 
     size: elements of the shard.
-    ranges: sequence of (int, int), the shard's elements in the whole vector.
-    key_width: elements that a key stands for, of which the ranges are multiples; 0: none go by
-        keys.
+    first: where they begin in the whole vector.
+    key_width: elements that a key stands for; 0: none go by keys.
     """
 
-    def __init__(self, dtype, Py_ssize_t size, int n_ranks, ranges, Py_ssize_t key_width):
+    def __init__(
+        self, dtype, Py_ssize_t size, int n_ranks, Py_ssize_t first, Py_ssize_t key_width
+    ):
         self._arrays = []
         self.numbers = typed_ops(dtype == "float32")
         self.size = size
         self.n_ranks = n_ranks
-        self.n_ranges = len(ranges)
-        pairs = np.array(ranges, np.int64).reshape(-1, 2)
-        self.ranges = <const int64_t*> self.keep(pairs)
+        self.first = first
         if key_width:
-            if size % key_width or (pairs % key_width).any():
-                raise ValueError(f"{ranges} are no ranges of keys of {key_width} elements")
-            pairs = pairs // key_width
-            lengths = pairs[:, 1] - pairs[:, 0]
-            self.key_ranges = <const int64_t*> self.keep(pairs)
-            self.key_offsets = <const int64_t*> self.keep(np.cumsum(lengths) - lengths)
-            self.n_keys = size // key_width
+            if size % key_width or first % key_width:
+                raise ValueError(
+                    f"elements {first} to {first + size} are no keys of {key_width} elements"
+                )
+            self.first_key, self.n_keys = first // key_width, size // key_width
         self.key_width, self.key_bytes = key_width, key_width * self.numbers.itemsize
         self.values, self.pick_keys, self.pick_at = Buffer(), Buffer(), Buffer()
 
@@ -86,23 +81,12 @@ cdef class ShardChannel:
 
     cdef void _place(self, const char* part, char* whole) noexcept nogil:
         """Copy the shard's part into the whole vector, unless it lies there."""
-        cdef Py_ssize_t r, n
-        if part == whole:
-            return
-        for r in range(self.n_ranges):
-            n = (self.ranges[2 * r + 1] - self.ranges[2 * r]) * self.numbers.itemsize
-            memcpy(whole + self.ranges[2 * r] * self.numbers.itemsize, part, n)
-            part += n
+        cdef Py_ssize_t itemsize = self.numbers.itemsize
+        if part != whole:
+            memcpy(whole + self.first * itemsize, part, self.size * itemsize)
 
     cdef void _globalise(self, int64_t* keys, Py_ssize_t n) noexcept nogil:
         """Make the whole vector's keys of the shard's."""
-        cdef Py_ssize_t i, low, high, middle
+        cdef Py_ssize_t i
         for i in range(n):
-            low, high = 0, self.n_ranges - 1
-            while low < high:  # the last range that begins at the key or before
-                middle = (low + high + 1) // 2
-                if self.key_offsets[middle] <= keys[i]:
-                    low = middle
-                else:
-                    high = middle - 1
-            keys[i] = <int64_t> (self.key_ranges[2 * low] + keys[i] - self.key_offsets[low])
+            keys[i] += self.first_key

@@ -25,16 +25,16 @@ cdef int64_t ACCOUNT_EVERY = 250000000
 cdef class StreamChannel(ShardChannel):
     """A channel over a wire, at whose other side a `Service` has one in the shard's window.
 
-    dtype, size, n_ranks, ranges, key_width: as of a `ShardChannel`.
+    dtype, size, n_ranks, first, key_width: as of a `ShardChannel`.
     raised: makes the exception of a pickle.
     activity: its row of that shard is sent there, four times a second.
     """
 
     def __init__(
-        self, dtype, Py_ssize_t size, int n_ranks, ranges, Py_ssize_t key_width, Wire wire, raised,
-        int shard, Activity activity,
+        self, dtype, Py_ssize_t size, int n_ranks, Py_ssize_t first, Py_ssize_t key_width,
+        Wire wire, raised, int shard, Activity activity,
     ):
-        ShardChannel.__init__(self, dtype, size, n_ranks, ranges, key_width)
+        ShardChannel.__init__(self, dtype, size, n_ranks, first, key_width)
         self.far = True
         self.shard, self.activity = shard, activity
         self.wire = wire
@@ -73,7 +73,7 @@ cdef class StreamChannel(ShardChannel):
     cdef int send(self, const char* given) except -1 nogil:
         cdef const void* parts[PARTS]
         cdef Py_ssize_t sizes[PARTS]
-        cdef Py_ssize_t itemsize = self.numbers.itemsize, r
+        cdef Py_ssize_t itemsize = self.numbers.itemsize
         cdef int64_t op = self.request.op
         cdef Request account
         cdef int n = 0
@@ -84,13 +84,8 @@ cdef class StreamChannel(ShardChannel):
         self.request.nbytes = 0
         if op == PUSH or op == MEAN or (op == BROADCAST and given is not NULL):
             self.request.nbytes = self.size * itemsize
-            for r in range(self.n_ranges):
-                if n == PARTS:
-                    self.wire.send(parts, sizes, n)
-                    n = 0
-                parts[n] = given + self.ranges[2 * r] * itemsize
-                sizes[n] = (self.ranges[2 * r + 1] - self.ranges[2 * r]) * itemsize
-                n += 1
+            parts[n], sizes[n] = given + self.first * itemsize, self.request.nbytes
+            n += 1
         elif op == PULL_KEYS or op == PUSH_KEYS:
             if self.request.n_keys >= 0:
                 parts[n], sizes[n] = self.picks.keys, self.picks.n * sizeof(int64_t)
@@ -176,7 +171,7 @@ cdef class StreamChannel(ShardChannel):
 
     cdef int _payload(self, char* taken) except -1 nogil:
         """Put what follows an answer to its place."""
-        cdef Py_ssize_t itemsize = self.numbers.itemsize, r, nbytes
+        cdef Py_ssize_t itemsize = self.numbers.itemsize, nbytes
         cdef int64_t n = self.answer.n_keys
         if self.request.op == PULL_KEYS:
             nbytes = self.picks.n * self.key_bytes
@@ -201,11 +196,7 @@ cdef class StreamChannel(ShardChannel):
             self.mean.counts[0] = n
         else:
             self._expect(self.size * itemsize)
-            for r in range(self.n_ranges):
-                self.wire.receive(
-                    taken + self.ranges[2 * r] * itemsize,
-                    (self.ranges[2 * r + 1] - self.ranges[2 * r]) * itemsize,
-                )
+            self.wire.receive(taken + self.first * itemsize, self.size * itemsize)
         return 0
 
     cdef int _expect(self, Py_ssize_t nbytes) except -1 nogil:

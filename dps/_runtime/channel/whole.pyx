@@ -41,16 +41,16 @@ cdef class WholeChannel(ShardChannel):
     """A channel in the memory of the shard's window, for whole vectors.
 
     shard: which row of the account its shard has.
-    ranges: sequence of (int, int).
+    first: where the shard's elements begin in the whole vector.
     until: ``until(field, word, value)`` goes on with a wait that has taken `tick` seconds: it knows
         deadlines and owners.
     activity: where waits, pushes and their bytes are counted.
     """
 
-    def __init__(self, window, int rank, int shard, ranges, until, double tick, Activity activity):
+    def __init__(self, window, int rank, int shard, first, until, double tick, Activity activity):
         spec, kept = window.spec, window.store
         width = kept.spec.key_width
-        ShardChannel.__init__(self, spec.dtype, spec.size, spec.n_ranks, ranges, width)
+        ShardChannel.__init__(self, spec.dtype, spec.size, spec.n_ranks, first, width)
         dtype = np.dtype(spec.dtype)
         self.window = window
         self.slots.room[0] = self.slots.room[1] = 0
@@ -159,21 +159,15 @@ cdef class WholeChannel(ShardChannel):
 
     cdef const char* _own(self) noexcept nogil:
         """What is given, where this rank is the only one and need not put it in its slot."""
-        if self.n_ranks == 1 and self.n_ranges == 1 and self.given is not NULL:
-            return self.given + self.ranges[0] * self.numbers.itemsize
+        if self.n_ranks == 1 and self.given is not NULL:
+            return self.given + self.first * self.numbers.itemsize
         return NULL
 
     cdef bint _deliver(self, const char* whole, char* part) noexcept nogil:
         """Copy the shard's part of a whole vector; whether it is finite."""
-        cdef Py_ssize_t r, n
-        cdef bint finite = True
-        for r in range(self.n_ranges):
-            n = self.ranges[2 * r + 1] - self.ranges[2 * r]
-            finite &= self.numbers.copy_checked(
-                part, whole + self.ranges[2 * r] * self.numbers.itemsize, n
-            )
-            part += n * self.numbers.itemsize
-        return finite
+        return self.numbers.copy_checked(
+            part, whole + self.first * self.numbers.itemsize, self.size
+        )
 
     cdef int reserve(self, bint late, Py_ssize_t nbytes) except -1 nogil:
         """See that so many bytes of values, and their keys, may be written in a slot."""

@@ -107,7 +107,7 @@ cdef class AllReduceStep(Step):
         if self.host is None:
             for number in range(self.n_shards):
                 finite &= self._apply_mean(
-                    <ShardChannel> self._channels[number], not self.key_map.whole
+                    <ShardChannel> self._channels[number], self.n_shards > 1
                 )
         else:
             finite = self._apply_mean(self.host, False)

@@ -70,8 +70,8 @@ cdef class BackupsChannel(SynchronousChannel):
     cdef int64_t* taken_rows        # (2 n_ranks,): of slots in time, then of late ones
     cdef Buffer copied                # parameters, as they were at one time
 
-    def __init__(self, window, rank, shard, ranges, until, tick, activity):
-        SynchronousChannel.__init__(self, window, rank, shard, ranges, until, tick, activity)
+    def __init__(self, window, rank, shard, first, until, tick, activity):
+        SynchronousChannel.__init__(self, window, rank, shard, first, until, tick, activity)
         self.quorum = window.spec.quorum
         # Who closes a step works for all.
         self.slice.place, self.slice.start, self.slice.stop = 0, 0, self.size

@@ -1,5 +1,5 @@
 cdef enum:
-    PARTS = 64          # of one message, at most
+    PARTS = 8           # of one message, at most
 
 
 cdef class Wire:

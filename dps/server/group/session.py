@@ -73,10 +73,8 @@ class Stores:
             first = 0
             for part in self._parts(shard, epochs, check, steps):
                 if whole is None:
-                    size = sum(map(self.placement.size, shards))
-                    whole = part._replace(
-                        values=np.empty((len(part.values), size), part.values.dtype), rest=0
-                    )
+                    shape = len(part.values), self.placement.cuts[-1]
+                    whole = part._replace(values=np.empty(shape, part.values.dtype), rest=0)
                 self.placement.put(shard, part.values, whole.values, first)
                 first = part.rest
         assert whole is not None
@@ -138,7 +136,7 @@ def joined(
     """
     first, width = parts[0][0], 0 if table is None else table.width
     of_table = 0 if table is None else table.rows * width
-    n = sum(placement.size(shard) for shard in range(len(placement))) - of_table
+    n = placement.cuts[-1] - of_table
     ids = np.concatenate([part.ids for each in parts for part in each], axis=1)
     order = np.argsort(ids[0])
     rows = len(order) * width

@@ -42,11 +42,8 @@ def rows_by_shard(kept: Kept, table: TableSpec, placement: Placement) -> list[Ke
     kept: all of it.
     Returns one a shard, without what is behind the table.
     """
-    shards = np.empty(table.rows, np.int64)
-    for shard, ranges in enumerate(placement.by_key().ranges):
-        for start, stop in ranges:
-            shards[start:stop] = shard
-    shard_of = shards[owners(np.ascontiguousarray(kept.ids[0]), table.rows)]
+    row = owners(np.ascontiguousarray(kept.ids[0]), table.rows)
+    shard_of = np.searchsorted(placement.cuts, row * table.width, side="right") - 1
     rows = kept.split(table.width)[0].reshape(len(kept.values), -1, table.width)
     made = []
     for shard in range(len(placement)):

@@ -43,15 +43,14 @@ _MUCH = 2.0**53
 class Stored:
     """A snapshot in files."""
 
-    ranges: tuple[NDArray[np.int64], ...]  # the elements that each shard had, as in a `Placement`
+    cuts: NDArray[np.int64]  # (n_shards + 1,), as of a `Placement`
     parts: tuple[tuple[Part, ...], ...]  # the files of each shard, in their order
     version: int  # updates behind it
 
     @classmethod
     def of(cls, placement: Placement, parts: Sequence[Sequence[Part]], version: int) -> Stored:
         """A snapshot of shards with that placement."""
-        ranges = tuple(np.array(each, np.int64).reshape(-1, 2) for each in placement.ranges)
-        return cls(ranges, tuple(map(tuple, parts)), version)
+        return cls(np.array(placement.cuts), tuple(map(tuple, parts)), version)
 
 
 @dataclass(frozen=True)
@@ -81,15 +80,10 @@ class Found:
 
 
 def _check_stored(stored: Stored) -> None:
-    if len(stored.ranges) != len(stored.parts):
+    cuts = stored.cuts
+    if cuts.shape != (len(stored.parts) + 1,):
         raise ValueError("the shards of a snapshot are not those of its files")
-    for array in stored.ranges:
-        if array.dtype != np.int64 or array.shape[1:] != (2,):
-            raise ValueError("the elements of a shard are no ranges")
-    every = np.concatenate([np.zeros((0, 2), np.int64), *stored.ranges])
-    every = every[np.argsort(every[:, 0], kind="stable")]
-    ends = np.concatenate([[0], every[:, 1]])
-    if not len(every) or (every[:, 0] != ends[:-1]).any() or (np.diff(ends) < 0).any():
+    if cuts.dtype != np.int64 or cuts[0] != 0 or (np.diff(cuts) < 0).any():
         raise ValueError("the ranges of shards do not cover each element once")
     if not all(stored.parts):
         raise ValueError("a shard has no files")
@@ -289,8 +283,7 @@ def _kept(place: Place, stored: Stored, table: TableSpec | None) -> Kept:
     pieces = []
     for parts in stored.parts:
         pieces.append([_piece(place, part, stored.version) for part in parts])
-    ranges = tuple(tuple(map(tuple, each.tolist())) for each in stored.ranges)
-    placement = Placement(ranges, 1 if table is None else table.width)
+    placement = Placement(tuple(stored.cuts.tolist()), 1 if table is None else table.width)
     try:
         return joined(pieces, placement, table)
     except (ValueError, IndexError) as error:

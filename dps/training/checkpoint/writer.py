@@ -237,8 +237,7 @@ class Checkpoints:
         for name, kept in pending.own.items():
             names = files.part_names(name, 0)
             parts, version = files.store(pending.place.directory, names, [kept])
-            whole = Placement((((0, self._size),),))
-            stored[name] = Stored.of(whole, [parts], version)
+            stored[name] = Stored.of(Placement.of(self._size, 1), [parts], version)
         self._check_files(pending.place, stored.values())
         if not self._given.lock.is_held():
             raise OSError("another fit has taken over the path")

@@ -83,7 +83,7 @@ class Channel:
         self._first = links[0]
         self.activity = Activity([link.counts for link in links], spec.timed)
         channels = [
-            link.channel(mode.channel, shard, spec.placement.ranges[shard], self.activity)
+            link.channel(mode.channel, shard, spec.placement.cuts[shard], self.activity)
             for shard, link in enumerate(links)
         ]
         self._host = host

@@ -18,7 +18,7 @@ from dps.data.feed.held_out import HeldOut
 from dps.data.survey.rows import DataSummary
 from dps.optimizers.update import Rates, Update
 from dps.server.group.window import INTERIM_WIDTH, WindowSpec
-from dps.server.placement import Placement, place
+from dps.server.placement import Placement
 from dps.server.shard import GroupSpec, Initial, MonitorInfo, ShardSpec
 from dps.server.store.snapshots import Kept
 from dps.server.store.store import Arena, StoreSpec
@@ -121,7 +121,6 @@ class Launch:
         hosts = hosts_of(job, plan, cluster)
         nbytes = _exchanged(job, plan, summary, rates, hosts)
         shards, sharding = place_shards(plan, job.execution.n_shards, nbytes)
-        sizes = [tensor.size for tensor in job.model.layout.tensors]
         large = _is_large(job, cluster)
         if job.mode.goes_round:
             shards, sharding = _of_ring(job, plan, hosts), "one for each member of the ring"
@@ -129,7 +128,7 @@ class Launch:
             shards = tuple(dict.fromkeys(rank.worker for rank in plan.ranks))
             sharding = "one for each worker, which has a part of the table in memory"
         unit = 1 if rates is None else rates.width
-        placement = place(job.mode.placement, sizes, len(shards), unit)
+        placement = Placement.of(job.model.layout.size, len(shards), unit)
         plan = replace(plan, shards=shards[: len(placement)], sharding=sharding)
         return cls(job, plan, placement, held_out, rates, hosts, cluster.watched, large)
 
