@@ -16,8 +16,8 @@ from dps.monitor.events import event
 from dps.monitor.page.bars import Times
 from dps.monitor.page.curves import Losses, Rates
 from dps.monitor.page.document import PANELS
-from dps.monitor.page.headline import Headline
 from dps.monitor.page.palette import LIGHT
+from dps.monitor.page.panels import Headline
 from dps.monitor.page.view import view_of
 from dps.monitor.scheduler.prometheus import FitCollector
 from dps.monitor.scheduler.series import Series

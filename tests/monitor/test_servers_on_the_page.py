@@ -17,7 +17,7 @@ from local import local_client
 import dps
 from dps.monitor.events import event
 from dps.monitor.page.palette import LIGHT
-from dps.monitor.page.servers import ServersPanel
+from dps.monitor.page.panels import ServersPanel
 from dps.monitor.page.view import view_of
 from dps.monitor.scheduler.checking import is_sound
 from dps.monitor.scheduler.plugin import plugin_of

@@ -17,11 +17,9 @@ from jinja2 import ChoiceLoader, Environment, FileSystemLoader
 
 from dps.monitor.page.bars import Times
 from dps.monitor.page.curves import Losses, Rates
-from dps.monitor.page.headline import Headline
 from dps.monitor.page.heat import Staleness
 from dps.monitor.page.palette import DARK, LIGHT, Palette
-from dps.monitor.page.servers import ServersPanel
-from dps.monitor.page.tables import EventLog, Shards
+from dps.monitor.page.panels import EventLog, Headline, ServersPanel, Shards
 from dps.monitor.page.view import Panel, view_of
 from dps.monitor.scheduler.store import Store
 
@@ -35,7 +33,7 @@ PANELS: dict[str, Callable[[Palette], Panel]] = {
     "times": Times,
     "staleness": Staleness,
     "shards": Shards,
-    "happenings": EventLog,
+    "events": EventLog,
     "servers": ServersPanel,
 }
 
@@ -47,7 +45,7 @@ PLOTS = {
     "/individual-dps-time": "times",
     "/individual-dps-staleness": "staleness",
     "/individual-dps-shards": "shards",
-    "/individual-dps-events": "happenings",
+    "/individual-dps-events": "events",
     "/individual-dps-servers": "servers",
 }
 
