@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from numbers import Integral, Real
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -46,14 +46,7 @@ from dps.training.state import TrainState, check_unchanged
 if TYPE_CHECKING:
     import pandas as pd
 
-    from dps._typing import (
-        Activation,
-        Auto,
-        ClassificationLoss,
-        OptimizerLike,
-        RateLike,
-        RegressionLoss,
-    )
+    from dps._typing import Activation, Auto, ClassificationLoss, RegressionLoss
     from dps.training.job import Job
 
 #: Adagrad's accumulator at first, the least that float32 holds, and its rate.
@@ -97,14 +90,11 @@ n_factors : int, default=16
     Length of the vector that each column of the encoded rows has.
 hidden_layer_sizes : tuple of int, default=()
     Units of layers that are fed with the factors, summed over each field: with any it is DeepFM.
-activation : {"relu", "silu", "tanh", "logistic", "identity"}, default="relu"
 alpha : float or "auto", default="auto"
     Strength of the L2 penalty: ``alpha / 2 * |w|**2`` is added to the mean loss of a row. "auto" is
     0 with AdamW, whose weight decay then is 24 by the steps of an epoch, at most 0.1; with other
     optimizers 1 / (sum of sample weights), in a regression times the slope of the loss at a
     deviation of y.
-dropout : float, default=0.15
-    Share of the units of each hidden layer that a training row does without.
 max_embeddings : int or None, default=None
     None: the table has a row for each column, and for each knot of a number. Else rows come when
     they are first touched, and this is the room for them, some 1.5 times as many as there will be;
@@ -123,10 +113,6 @@ normalize : bool or "auto", default="auto"
 optimizer : str or Optimizer, default="auto"
     "auto" is Adagrad; where there are layers AdamW with ``beta2=0.95``, unless batches touch little
     of many rows, as lazy steps are of Adagrad.
-learning_rate : float, Schedule or str, default="auto"
-    A number is a constant rate; names are "cosine", "constant", "invscaling" and "step". "auto" is
-    that of `optimizer`, if it has one, else a cosine over `max_iter` epochs after a short warm-up;
-    in `partial_fit` constant.
 average : bool or "auto", default="auto"
     Whether the parameters are those of an exponential mean over the last two epochs. "auto" is so
     unless batches touch little of many rows.
@@ -136,11 +122,6 @@ max_iter : int or "auto", default="auto"
 tol : float or None, default=0.0
     An epoch that does not lower the monitored loss by more than this share of the loss of the best
     constant counts as bad.
-early_stopping : bool or "auto", default="auto"
-    Whether rows are held out; then the parameters are those of the epoch in which their loss was
-    lowest. "auto" holds out where there are 100 rows or more.
-warm_start : bool, default=False
-    Whether `fit` goes on from the machine that is there.
 n_iter_no_change : int or "auto", default="auto"
     Bad epochs in a row that end the fit; "auto" is a third of `max_iter`, at least 5.
 """
@@ -161,38 +142,21 @@ class _Factorization(Planned):
     n_factors: int = field(default=16, kw_only=False)
     hidden_layer_sizes: int | Sequence[int] = field(default=(), kw_only=False)
     activation: Activation = "relu"
-    alpha: float | Auto = "auto"
-    dropout: float = 0.15
     max_embeddings: int | None = None
     min_count: int = 1
     expire_after: int | None = None
     fields: Sequence[int] | NDArray[np.integer] | None = None
     normalize: bool | Auto = "auto"
-    optimizer: OptimizerLike = "auto"
-    learning_rate: RateLike = "auto"
     average: bool | Auto = "auto"
-    max_iter: int | Auto = "auto"
-    tol: float | None = 0.0
-    early_stopping: bool | Auto = "auto"
-    validation_fraction: float = 0.1
-    n_iter_no_change: int | Auto = "auto"
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         "n_factors": [Interval(Integral, 1, None, closed="left")],
-        "hidden_layer_sizes": ["array-like", Interval(Integral, 1, None, closed="left")],
-        "activation": [StrOptions({"relu", "silu", "tanh", "logistic", "identity"})],
-        "alpha": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],
-        "dropout": [Interval(Real, 0, 1, closed="left")],
         "max_embeddings": [Interval(Integral, 1, None, closed="left"), None],
         "min_count": [Interval(Integral, 1, None, closed="left")],
         "expire_after": [Interval(Integral, 1, None, closed="left"), None],
         "fields": ["array-like", None],
         "normalize": ["boolean", StrOptions({"auto"})],
-        "optimizer": [str, Optimizer],
-        "learning_rate": [Interval(Real, 0, None, closed="neither"), str, Schedule],
         "average": ["boolean", StrOptions({"auto"})],
-        "max_iter": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
-        "n_iter_no_change": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
     }
 
     def _raw(self) -> _Machine:
@@ -399,6 +363,7 @@ class FMClassifier(_Factorization, Classifier):
     loss : {"log_loss", "hinge", "squared_hinge", "modified_huber"} or Loss, default="log_loss"
     class_weight : dict, "balanced" or None, default=None
     <fm>
+    <planned>
     <rows>
     <places>
 
@@ -437,6 +402,7 @@ class FMRegressor(_Factorization, Regressor):
         ``dps.losses.Quantile(0.9)`` another), or "poisson" (counts) and "gamma" (amounts), whose
         mean is the exponential of the machine's output.
     <fm>
+    <planned>
     <rows>
     <places>
 

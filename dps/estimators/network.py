@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from numbers import Integral, Real
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -40,7 +40,6 @@ from dps.losses.classification import Multilabel
 from dps.models.network import Inputs, Network
 from dps.optimizers import SGD, AdamW, Momentum, Optimizer
 from dps.optimizers.averaged import base_of
-from dps.optimizers.schedules import Schedule
 from dps.training.state import check_unchanged
 
 if TYPE_CHECKING:
@@ -48,8 +47,6 @@ if TYPE_CHECKING:
         Activation,
         Auto,
         ClassificationLoss,
-        OptimizerLike,
-        RateLike,
         RegressionLoss,
     )
     from dps.training.job import Job
@@ -65,14 +62,11 @@ _DECAY, _DECAY_OF_A_ROW, _MOST_DECAY = 0.02, 300.0, 0.7
 
 _MLP = """
 hidden_layer_sizes : tuple of int, default=(128, 128)
-activation : {"relu", "silu", "tanh", "logistic", "identity"}, default="relu"
 alpha : float or "auto", default="auto"
     Strength of the L2 penalty: ``alpha / 2 * |w|**2`` is added to the mean loss of a row, in units
     of the deviation of y. scikit-learn's networks divide theirs by the rows. "auto" is 0 with
     AdamW, whose weight decay then is 0.02, and in `fit` of labels 300 by the rows where that is
     more, up to 0.7; with other optimizers "auto" is that decay divided by the rows.
-dropout : float, default=0.15
-    Share of the units of each hidden layer that a training row does without.
 embedding_size : int or "auto", default="auto"
     Outputs into which the place of a number among the quantiles of its column is embedded, beside
     the scaled number; 0: none. "auto" is 8, or as many as make 256 inputs of all numbers.
@@ -80,12 +74,8 @@ optimizer : str or Optimizer, default="auto"
     "auto" is AdamW with ``beta2=0.95``; or one of "adam", "adamw", "sgd", "momentum", "adagrad",
     "scaled_adagrad". "lbfgs" takes its steps from the gradient of all rows, for which replicas wait
     in every mode: for few rows, or where the last digit of the training loss counts. It knows no
-    `dropout`, `average`, early stopping or learning rate.
-learning_rate : float, Schedule or str, default="auto"
-    A number is a constant rate; names are "cosine", "constant", "invscaling" and "step". "auto" is
-    that of `optimizer`, if it has one, else a cosine over `max_iter` epochs after a short warm-up;
-    in `partial_fit` constant. Layers are scaled by the root of their inputs and targets by their
-    deviation, so that one rate suits all widths and all units of y.
+    `dropout`, `average`, early stopping or learning rate. Layers are scaled by the root of their
+    inputs and targets by their deviation, so that one rate suits all widths and all units of y.
 average : bool, default=True
     Whether the parameters are those of an exponential mean over the last two epochs.
 max_iter : int or "auto", default="auto"
@@ -93,12 +83,6 @@ max_iter : int or "auto", default="auto"
 tol : float or None, default=0.0
     An epoch that does not lower the monitored loss by more than this share of the loss of the best
     constant counts as bad. "lbfgs" ends where a step promises less than a hundredth of it.
-early_stopping : bool or "auto", default="auto"
-    Whether rows are held out, unless they are given to `fit` as `X_val`; then the parameters are
-    those of the epoch in which their loss was lowest. "auto" holds out where there are 100 rows or
-    more, and takes what is given.
-warm_start : bool, default=False
-    Whether `fit` goes on from the network that is there.
 n_iter_no_change : int or "auto", default="auto"
     Bad epochs in a row that end the fit; "auto" is a third of `max_iter`, at least 8.
 """
@@ -121,29 +105,13 @@ class _Perceptron(Planned):
 
     hidden_layer_sizes: int | Sequence[int] = field(default=(128, 128), kw_only=False)
     activation: Activation = field(default="relu", kw_only=False)
-    alpha: float | Auto = "auto"
-    dropout: float = 0.15
     embedding_size: int | Auto = "auto"
-    optimizer: OptimizerLike = "auto"
-    learning_rate: RateLike = "auto"
     average: bool = True
-    max_iter: int | Auto = "auto"
-    tol: float | None = 0.0
-    early_stopping: bool | Auto = "auto"
     validation_fraction: float = 0.15
-    n_iter_no_change: int | Auto = "auto"
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
-        "hidden_layer_sizes": ["array-like", Interval(Integral, 1, None, closed="left")],
-        "activation": [StrOptions({"relu", "silu", "tanh", "logistic", "identity"})],
-        "alpha": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],
-        "dropout": [Interval(Real, 0, 1, closed="left")],
         "embedding_size": [Interval(Integral, 0, None, closed="left"), StrOptions({"auto"})],
-        "optimizer": [str, Optimizer],
-        "learning_rate": [Interval(Real, 0, None, closed="neither"), str, Schedule],
         "average": ["boolean"],
-        "max_iter": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
-        "n_iter_no_change": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
     }
 
     def _check(self, request: Request) -> None:
@@ -281,6 +249,7 @@ class MLPClassifier(_Perceptron, Classifier):
     loss : {"log_loss", "hinge", "squared_hinge", "modified_huber"} or Loss, default="log_loss"
     class_weight : dict, "balanced" or None, default=None
     <mlp>
+    <planned>
     <rows>
     <places>
 
@@ -320,6 +289,7 @@ class MLPRegressor(_Perceptron, Regressor):
         ``dps.losses.Quantile(0.9)`` another), or "poisson" (counts) and "gamma" (amounts), whose
         mean is the exponential of the network's output.
     <mlp>
+    <planned>
     <rows>
     <places>
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.utils._param_validation import Interval, StrOptions
 
 from dps.data.survey.quantiles import Points
 from dps.estimators.auto.constants import constant_columns, scaling_of
@@ -28,7 +29,7 @@ from dps.optimizers.names import get_optimizer
 from dps.training.epochs.stopping import StoppingRule
 
 if TYPE_CHECKING:
-    from dps._typing import Auto
+    from dps._typing import Auto, OptimizerLike, RateLike
     from dps.data.survey.rows import DataSummary, Inspection
     from dps.training.job import Job
 
@@ -54,6 +55,26 @@ _PASSES = 200
 @dataclass(eq=False, repr=False, kw_only=True)
 class Planned(DistributedEstimator):
     """Estimators in planned epochs of a model with a kernel, which numbers go into by quantiles."""
+
+    alpha: float | Auto = "auto"
+    dropout: float = 0.15
+    optimizer: OptimizerLike = "auto"
+    learning_rate: RateLike = "auto"
+    max_iter: int | Auto = "auto"
+    tol: float | None = 0.0
+    early_stopping: bool | Auto = "auto"
+    n_iter_no_change: int | Auto = "auto"
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        "hidden_layer_sizes": ["array-like", Interval(Integral, 1, None, closed="left")],
+        "activation": [StrOptions({"relu", "silu", "tanh", "logistic", "identity"})],
+        "alpha": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],
+        "dropout": [Interval(Real, 0, 1, closed="left")],
+        "optimizer": [str, Optimizer],
+        "learning_rate": [Interval(Real, 0, None, closed="neither"), str, Schedule],
+        "max_iter": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
+        "n_iter_no_change": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
+    }
 
     _ends_as_planned: ClassVar[bool] = True
 

@@ -49,6 +49,23 @@ warm_start : bool, default=False
     Whether `fit` goes on from the parameters that are there.
 """
 
+#: How networks and factorization machines are trained.
+_PLANNED = """
+activation : {"relu", "silu", "tanh", "logistic", "identity"}, default="relu"
+dropout : float, default=0.15
+    Share of the units of each hidden layer that a training row does without.
+learning_rate : float, Schedule or str, default="auto"
+    A number is a constant rate; names are "cosine", "constant", "invscaling" and "step". "auto" is
+    that of `optimizer`, if it has one, else a cosine over `max_iter` epochs after a short warm-up;
+    in `partial_fit` constant.
+early_stopping : bool or "auto", default="auto"
+    Whether rows are held out, unless they are given to `fit` as `X_val`; then the parameters are
+    those of the epoch in which their loss was lowest. "auto" holds out where there are 100 rows or
+    more, and takes what is given.
+warm_start : bool, default=False
+    Whether `fit` goes on from the model that is there.
+"""
+
 #: Parameters of linear models.
 LINEAR = """
 penalty : {"l2", "l1", "elasticnet"} or None, default="l2"
@@ -163,4 +180,10 @@ fit_report_ : FitReport
 """
 
 #: By the names they have in docstrings.
-SHARED = {"rows": _ROWS, "steps": _STEPS, "places": _PLACES, "attributes": _ATTRIBUTES}
+SHARED = {
+    "rows": _ROWS,
+    "steps": _STEPS,
+    "planned": _PLANNED,
+    "places": _PLACES,
+    "attributes": _ATTRIBUTES,
+}
