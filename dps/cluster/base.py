@@ -6,9 +6,10 @@ A cluster object lives for one fit. Whatever it made is gone after `close`.
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,26 +40,32 @@ class ReplicaTask:
     spec: Any  # the first argument of the replica's function
 
 
-class Running(Protocol):
-    """Replicas that run."""
+class Running(ABC):
+    """Replicas that run; where nothing but this process can be lost, unless said otherwise."""
 
+    @abstractmethod
     def wait(self, seconds: float) -> bool:
         """Wait until a further replica has ended, or some seconds; whether all have."""
 
+    @abstractmethod
     def outcomes(self) -> dict[int, Any]:
-        """What the replicas that have ended returned, by rank."""
+        """Results of the replicas that have ended, by rank."""
 
-    def check(self) -> None:
-        """Raise if a worker or the scheduler is gone."""
-
-    def explain(self, worker: str | None) -> None:
-        """Raise if a worker, or any, is gone or does not answer; to be asked by who lost it."""
-
+    @abstractmethod
     def leave(self, ranks: Iterable[int]) -> None:
         """Do not wait for these when the fit ends: they hang."""
 
+    def check(self) -> None:
+        """Raise if a worker or the scheduler is gone."""
+        return
+
+    def explain(self, worker: str | None) -> None:
+        """Raise if a worker, or any, is gone or does not answer; called after it was lost."""
+        return
+
     def to_begin(self, ranks: Iterable[int]) -> set[int]:
         """The replicas among these that have not begun; raise if their tasks make no progress."""
+        return set()
 
 
 @dataclass(frozen=True)
@@ -82,28 +89,37 @@ class ShardPlan:
             yield from self.rows.pieces(self.table.width)
 
 
-class Cluster(Protocol):
-    """A place to run one fit."""
+class Cluster(ABC):
+    """A place to run one fit; what only a cluster of workers has is as if there were none."""
 
-    @property
-    def watched(self) -> bool:
-        """Whether replicas keep account of their time, and what they do is published."""
+    #: Whether replicas keep account of their time, and events are published.
+    watched: bool = True
+
+    def __init__(self) -> None:
+        #: Losses after which partitions were made again, not by `renew`; and the seconds of it.
+        self.lost: list[tuple[str, float]] = []
 
     def publish(self, event: Mapping[str, Any]) -> None:
-        """Send an event (``monitor/events.py``) to who watches, if anybody can; never waits."""
+        """Send an event (``monitor/events.py``) without waiting, if anything can receive it."""
+        return
 
+    @abstractmethod
     def threads(self) -> Mapping[str, int]:
         """Workers and their threads."""
 
     def joined(self) -> Mapping[str, int]:
         """All workers and their threads if some have joined since the fit began, else empty."""
+        return {}
 
     def wish(self, n: int) -> None:
         """Ask an adaptive cluster for `n` more workers."""
+        return
 
     def memory(self) -> int:
         """Bytes that a worker may use, of the worker that may use least; 0: no limit is known."""
+        return 0
 
+    @abstractmethod
     def load(
         self,
         partitions: Sequence[Partition],
@@ -121,27 +137,26 @@ class Cluster(Protocol):
         Those that are not in memory are kept where `cache` says, see :class:`Keeping`, and
         on `most` workers: more would have to give rows away.
         """
-        ...
 
     @property
-    def lost(self) -> list[tuple[str, float]]:
-        """Losses after which partitions were made again, not by `renew`; and the seconds of it."""
-
-    @property
+    @abstractmethod
     def holders(self) -> list[str]:
-        """The worker of each partition; others once a worker was lost, whose they are made again.
+        """The worker of each partition.
 
-        Any call that works on partitions may find one lost.
+        When a worker is lost, its partitions move to others. Any call that works on partitions may
+        find a worker lost.
         """
-        ...
 
     @property
+    @abstractmethod
     def n_trained(self) -> int:
         """Partitions that are not of validation data; local ones may have been cut."""
 
+    @abstractmethod
     def streamed(self) -> dict[int, bool]:
-        """Partitions that are not kept as they are read, and which are read as a whole."""
+        """Partitions that are not kept as they are read, and whether each is read as a whole."""
 
+    @abstractmethod
     def map(
         self, function: Callable[..., Any], numbers: Sequence[int] | None = None,
         opened: bool = True, **options: Any,
@@ -150,28 +165,31 @@ class Cluster(Protocol):
 
         Or of what stands for a partition, if it is not to be opened.
         """
-        ...
 
+    @abstractmethod
     def replace(
         self, function: Callable[[Any, int], Any], numbers: Sequence[int] | None = None
     ) -> None:
         """Keep ``function(X, number)`` instead of the X of partitions, or of some of them."""
 
+    @abstractmethod
     def exchange(self, split: RandomSplit, homes: Sequence[str]) -> None:
-        """Draw all rows into new partitions, each on its worker, which stand for the old ones.
+        """Draw all rows into new partitions, each on its worker, which replace the old ones.
 
         Partitions behind those that `split` knows stay behind the new ones.
         """
-        ...
 
+    @abstractmethod
     def hosts(self, workers: Sequence[str]) -> list[str]:
         """For each worker a text that those have in common that can map each other's memory."""
 
+    @abstractmethod
     def serve(
         self, shards: Sequence[ShardPlan], placement: Placement, hosts: Sequence[ShardPlan] = ()
     ) -> Session:
         """Make shards, and windows for hosts whose ranks sum there; a group works on them."""
 
+    @abstractmethod
     def launch(
         self, function: Callable[..., Any], tasks: Sequence[ReplicaTask], server: Session
     ) -> Running:
@@ -180,18 +198,19 @@ class Cluster(Protocol):
         `partitions` are those of its pieces, of a piece that is moved its rows only. `alive`
         and `watch` may be left out.
         """
-        ...
 
     def salvage(self, session: Session) -> Session:
         """The same session, to be read; shards that are gone answer from what they have left.
 
         Raises ServerLostError: of one of them nothing is left.
         """
-        ...
+        return session
 
     def is_retired(self, worker: str | None) -> bool:
         """Whether a worker that is gone, or leaves, was asked to."""
+        return False
 
+    @abstractmethod
     def renew(self, lost: WorkerLostError | None = None, *, drop: bool = False) -> set[int]:
         """End the group at work, so that another one can be served and launched.
 
@@ -202,8 +221,8 @@ class Cluster(Protocol):
         Returns partitions that are lost.
         Raises WorkerLostError: partitions are lost, and are not to be dropped.
         """
-        ...
 
+    @abstractmethod
     def close(self) -> None:
         """Stop what runs and leave nothing behind. May be called at any time."""
 

@@ -11,7 +11,7 @@ from contextvars import copy_context
 from dataclasses import replace
 from typing import Any
 
-from dps.cluster.base import ReplicaTask, ShardPlan, grace
+from dps.cluster.base import Cluster, ReplicaTask, Running, ShardPlan, grace
 from dps.data.collections.partitions import Counted, Partition, is_dask
 from dps.data.exchange import RandomSplit, join_rows, take_rows
 from dps.data.keep.keeping import Keeping, remake_partition
@@ -34,7 +34,7 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
-class ThreadCluster:
+class ThreadCluster(Cluster):
     """Runs replicas on threads, with the same kernels, windows and modes.
 
     fit: id of the fit.
@@ -42,36 +42,18 @@ class ThreadCluster:
     """
 
     def __init__(self, fit: str, n_threads: int | None = None) -> None:
+        super().__init__()
         self._fit = fit
         self._keeping = Keeping(fit, "memory")
         self._threads = n_threads or usable_cores()
         self._partitions: list[Partition] = []
-        self.n_trained = 0
+        self._n_trained = 0
         self._shards: list[ParameterShard] = []
         self._running: _ReplicaThreads | None = None
-
-    @property
-    def watched(self) -> bool:
-        """A report says where time has gone, also without a cluster."""
-        return True
-
-    def publish(self, event: Mapping[str, Any]) -> None:
-        """Nobody watches."""
 
     def threads(self) -> Mapping[str, int]:
         """The one worker there is."""
         return {LOCAL: self._threads}
-
-    def joined(self) -> Mapping[str, int]:
-        """Nobody joins threads."""
-        return {}
-
-    def wish(self, n: int) -> None:
-        """Do nothing: there are no other workers."""
-
-    def memory(self) -> int:
-        """Nobody limits it."""
-        return 0
 
     def load(
         self,
@@ -91,17 +73,17 @@ class ThreadCluster:
             self._partitions = computed(given, self._keeping, prepare, len(partitions), loading)
         else:
             self._partitions = given
-        self.n_trained = len(partitions)
-
-    @property
-    def lost(self) -> list[tuple[str, float]]:
-        """Threads do not get lost."""
-        return []
+        self._n_trained = len(partitions)
 
     @property
     def holders(self) -> list[str]:
         """They are all here."""
         return [LOCAL] * len(self._partitions)
+
+    @property
+    def n_trained(self) -> int:
+        """Partitions that are not of validation data."""
+        return self._n_trained
 
     def streamed(self) -> dict[int, bool]:
         """Partitions that are not kept as they are read, and which are read as a whole."""
@@ -145,7 +127,7 @@ class ThreadCluster:
 
         behind = self._partitions[len(split.rows) :]
         self._partitions = [*map(made, range(len(homes))), *behind]
-        self.n_trained = len(homes)
+        self._n_trained = len(homes)
 
     def hosts(self, workers: Sequence[str]) -> list[str]:
         """They are all here."""
@@ -174,14 +156,6 @@ class ThreadCluster:
             self._running.start(task.rank, function, task.spec, server, partitions)
         return self._running
 
-    def salvage(self, session: Session) -> Session:
-        """Nothing is lost but with this process."""
-        return session
-
-    def is_retired(self, worker: str | None) -> bool:
-        """Threads do not retire."""
-        return False
-
     def renew(self, lost: WorkerLostError | None = None, *, drop: bool = False) -> set[int]:
         """Stop and join the threads, free the shards.
 
@@ -204,7 +178,7 @@ class ThreadCluster:
         self._partitions = []
 
 
-class _ReplicaThreads:
+class _ReplicaThreads(Running):
     """Threads and what they returned."""
 
     def __init__(self) -> None:
@@ -239,19 +213,9 @@ class _ReplicaThreads:
         with self._change:
             return dict(self._outcomes)
 
-    def check(self) -> None:
-        """Threads do not get lost."""
-
-    def explain(self, worker: str | None) -> None:
-        """Threads do not get lost."""
-
     def leave(self, ranks: Iterable[int]) -> None:
         """Do not wait for these, see `Running.leave`."""
         self._left.update(ranks)
-
-    def to_begin(self, ranks: Iterable[int]) -> set[int]:
-        """Threads begin at once."""
-        return set()
 
     def join(self, seconds: float) -> list[str]:
         """Wait so long at the most; the names of threads that have not ended."""

@@ -19,7 +19,7 @@ from distributed import Client, Future
 from distributed.client import _wait
 from numpy.typing import NDArray
 
-from dps.cluster.base import ReplicaTask, ShardPlan, grace
+from dps.cluster.base import Cluster, ReplicaTask, ShardPlan, grace
 from dps.cluster.dask.calls import CANCELLED, ask, check_client, ids, is_retired, shared_memory
 from dps.cluster.dask.partitions import PlacedData
 from dps.cluster.dask.remains import remains_of
@@ -50,7 +50,7 @@ _MOST = 8
 _PIECE = 1 << 22
 
 
-class DaskCluster:
+class DaskCluster(Cluster):
     """One fit's use of a Dask cluster.
 
     fit: id of the fit; keys and files carry it.
@@ -64,6 +64,7 @@ class DaskCluster:
     """
 
     def __init__(self, client: Client, fit: str, timeout: float, silence: float = 2.0) -> None:
+        super().__init__()
         self._client = client
         self._fit = fit
         self._timeout, self._silence = timeout, silence
@@ -75,7 +76,6 @@ class DaskCluster:
         self._remotes: list[Remote] = []
         self._near: set[str] = set()  # workers of shards that are known to be on this host
         self._running: ReplicaTasks | None = None
-        self.lost: list[tuple[str, float]] = []
         self.watched = Options.now().monitor
         self._sender = EventSender(client)
         self._wish = Wish(self._work)

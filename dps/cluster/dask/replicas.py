@@ -10,6 +10,7 @@ from typing import Any
 from distributed import Future, get_worker, secede
 from distributed.core import Status
 
+from dps.cluster.base import Running
 from dps.cluster.dask.calls import ask, fetch
 from dps.cluster.dask.scheduler.progress import StallClock, TaskProgress, look_for_progress
 from dps.cluster.dask.work import FitWork
@@ -19,7 +20,7 @@ from dps.monitor.shard.presence import metered
 from dps.server.group.session import Session
 
 
-class ReplicaTasks:
+class ReplicaTasks(Running):
     """Replica tasks and what they returned."""
 
     def __init__(
