@@ -9,7 +9,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from dps.errors import WorkerLostError
 from dps.models.layout import TableSpec
 from dps.server.group.session import Session
 from dps.server.placement import Placement
-from dps.server.shard import GroupSpec, ShardSpec
+from dps.server.shard import ShardSpec
 from dps.server.store.snapshots import Kept
 
 
@@ -30,14 +30,20 @@ def grace() -> float:
     return float(Options.now().grace)
 
 
-@dataclass(frozen=True)
-class ReplicaTask:
-    """One replica to start."""
+class RankSpec(Protocol):
+    """A replica to start, as far as a cluster knows it."""
 
-    rank: int
-    worker: str
-    pieces: tuple[Piece, ...]  # its rows
-    spec: Any  # the first argument of the replica's function
+    @property
+    def rank(self) -> int:
+        """Its number."""
+
+    @property
+    def worker(self) -> str:
+        """Where it runs."""
+
+    @property
+    def pieces(self) -> tuple[Piece, ...]:
+        """Its rows."""
 
 
 class Running(ABC):
@@ -70,10 +76,9 @@ class Running(ABC):
 
 @dataclass(frozen=True)
 class ShardPlan:
-    """A shard, what a group needs there, and the worker that has it."""
+    """A shard, and the worker that has it."""
 
     shard: ShardSpec
-    group: GroupSpec
     worker: str
     rows: Kept | None = None  # rows of a table that the shard begins with
 
@@ -191,9 +196,9 @@ class Cluster(ABC):
 
     @abstractmethod
     def launch(
-        self, function: Callable[..., Any], tasks: Sequence[ReplicaTask], server: Session
+        self, function: Callable[..., Any], specs: Sequence[RankSpec], server: Session
     ) -> Running:
-        """Start ``function(spec, server, partitions, alive, watch)`` for each task.
+        """Start ``function(spec, server, partitions, alive, watch)`` for each rank.
 
         `partitions` are those of its pieces, of a piece that is moved its rows only. `alive`
         and `watch` may be left out.

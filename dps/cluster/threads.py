@@ -11,7 +11,7 @@ from contextvars import copy_context
 from dataclasses import replace
 from typing import Any
 
-from dps.cluster.base import Cluster, ReplicaTask, Running, ShardPlan, grace
+from dps.cluster.base import Cluster, RankSpec, Running, ShardPlan, grace
 from dps.data.collections.partitions import Counted, Partition, is_dask
 from dps.data.exchange import RandomSplit, join_rows, take_rows
 from dps.data.keep.keeping import Keeping, remake_partition
@@ -138,22 +138,21 @@ class ThreadCluster(Cluster):
     ) -> Session:
         """Make the shards in this process."""
         self._shards = [ParameterShard(made.shard) for made in shards]
-        groups = [made.group for made in shards]
         for shard, made in zip(self._shards, shards, strict=True):
             for ids, values in made.pieces():
                 shard.put_rows(ids, values)
         local = tuple(map(Local, self._shards))
-        server = Stores(local, placement, groups[0].timeout, shards[0].table)
-        return server.open(groups)
+        first = shards[0]
+        return Stores(local, placement, first.shard.timeout, first.table).open()
 
     def launch(
-        self, function: Callable[..., Any], tasks: Sequence[ReplicaTask], server: Session
+        self, function: Callable[..., Any], specs: Sequence[RankSpec], server: Session
     ) -> _ReplicaThreads:
         """Start a thread a replica."""
         self._running = _ReplicaThreads()
-        for task in tasks:
-            partitions = [self._partitions[piece.partition] for piece in task.pieces]
-            self._running.start(task.rank, function, task.spec, server, partitions)
+        for spec in specs:
+            partitions = [self._partitions[piece.partition] for piece in spec.pieces]
+            self._running.start(spec.rank, function, spec, server, partitions)
         return self._running
 
     def renew(self, lost: WorkerLostError | None = None, *, drop: bool = False) -> set[int]:

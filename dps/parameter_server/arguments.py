@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dps.optimizers import Averaged, Optimizer
+from dps.parameter_server.shard.layout import Rule, TensorSpec, parts_of, table_parts
 from dps.parameter_server.table import EmbeddingTable
-from dps.server.tensors import Rule, TensorSpec, parts_of, table_parts
 
 if TYPE_CHECKING:
     from dps._typing import Placing

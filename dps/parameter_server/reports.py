@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dps.server.tensors import ServerSpec
+from dps.parameter_server.shard.layout import ServerSpec
 
 _COUNTED = ("writes", "reads")
 

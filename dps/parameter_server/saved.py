@@ -18,9 +18,9 @@ from dps.files.records import Kind, RecordReader, RecordWriter
 from dps.optimizers import Optimizer
 from dps.optimizers.names import OPTIMIZERS
 from dps.parameter_server.arguments import Initial, initial_values, learning_rate_of
+from dps.parameter_server.shard.layout import ServerSpec
+from dps.parameter_server.shard.mirroring import Taken
 from dps.parameter_server.table import EmbeddingTable
-from dps.server.mirroring import Taken
-from dps.server.tensors import ServerSpec
 
 if TYPE_CHECKING:
     from dps._typing import PathLike

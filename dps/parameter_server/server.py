@@ -30,10 +30,10 @@ from dps.parameter_server.arguments import (
 from dps.parameter_server.client import local as places
 from dps.parameter_server.reports import report
 from dps.parameter_server.saved import read_server, write_server
+from dps.parameter_server.shard.layout import Rule, ServerSpec
+from dps.parameter_server.shard.mirroring import Taken
 from dps.parameter_server.tensors import NamedTensors
 from dps.parameter_server.whole import whole_of
-from dps.server.mirroring import Taken
-from dps.server.tensors import Rule, ServerSpec
 
 if TYPE_CHECKING:
     from dps._typing import Auto, ClientLike, PathLike, Placing, StepsLike

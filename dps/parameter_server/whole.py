@@ -14,9 +14,9 @@ import numpy as np
 
 from dps.errors import DPSError
 from dps.optimizers import Optimizer
+from dps.parameter_server.shard.layout import TensorSpec
+from dps.parameter_server.shard.mirroring import Taken, pieces_of
 from dps.parameter_server.table import EmbeddingTable
-from dps.server.mirroring import Taken, pieces_of
-from dps.server.tensors import TensorSpec
 
 #: Elements that are read at a time.
 _PIECE = 1 << 20

@@ -1,4 +1,4 @@
-"""The Actor: owns a store, and the window of the group that works on it.
+"""A shard of a fit: owns a store, and the window of the group that works on it.
 
 It knows no mode, and does not stand in the way of a step: ranks work in the window themselves, or a
 thread does on behalf of one that is far (``dps/transport``). When it goes, whoever still uses the
@@ -13,7 +13,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,26 +68,24 @@ class Initial:
 
 @dataclass(frozen=True)
 class ShardSpec:
-    """What a shard is made from."""
+    """What a shard is made from, and what the group that works there needs."""
 
-    store: StoreSpec
+    window: WindowSpec
     # Parameters of this shard and optimizer state; where it has a part of a table, of what is
     # behind that.
     initial: Initial
-    version: int = 0  # updates that lie behind them
+    channel: ChannelKind  # what steps of a rank go through, as its mode has it
+    timeout: float  # seconds without progress that a waiting rank tolerates
+    version: int = 0  # updates that lie behind the initial parameters
     # How gradients are applied; None where replicas hold the parameters.
     update: Update | None = None
     shared: bool = False  # whether its memory should be files that other processes can map
-
-
-@dataclass(frozen=True)
-class GroupSpec:
-    """What a group needs at a shard."""
-
-    window: WindowSpec
-    channel: ChannelKind  # what steps of a rank go through, as its mode has it
-    timeout: float  # seconds without progress that a waiting rank tolerates
     watched: MonitorInfo | None = None  # None where nothing is to be said of the fit
+
+    @property
+    def store(self) -> StoreSpec:
+        """The shard's memory."""
+        return self.window.store
 
 
 @dataclass(frozen=True)
@@ -119,16 +116,81 @@ class ShardStatus:
     interim: NDArray[np.float64] | None = None
 
 
-class ShardGroup:
-    """A group at one shard."""
+def status_of(window: Window, since: int) -> ShardStatus:
+    """Records from epoch `since` on, and where every rank is."""
+    ranks = range(window.spec.n_ranks)
+    closed = window.words.load(Word.CLOSED)
+    rows = [epoch % window.spec.history for epoch in range(since, closed)]
+    return ShardStatus(
+        closed=closed,
+        stop=window.stopped,
+        records=window.history[rows],
+        progress=tuple(
+            (*window.progress(rank), int(window.activity[rank, STEPS])) for rank in ranks
+        ),
+        steps=tuple(
+            window.words.rank_load(rank, Field.ARRIVED)
+            if rank in window.spec.active
+            else int(window.activity[rank, STEPS])
+            for rank in ranks
+        ),
+        claimed=tuple(map(window.is_claimed, ranks)),
+        interim=_interim(window),
+    )
 
-    def __init__(self, spec: GroupSpec, store: Store) -> None:
+
+def _interim(window: Window) -> NDArray[np.float64] | None:
+    """What was published last; the one after the next is written over it."""
+    while published := window.words.load(Word.INTERIM):
+        found: NDArray[np.float64] = window.interims[published % 2].copy()
+        # Adding, unlike loading, is not done before what comes in front of it.
+        if window.words.add(Word.INTERIM, 0) == published:
+            return found
+    return None
+
+
+class ParameterShard:
+    """A slice of the parameters.
+
+    folder: where files go that are no shared memory; None: where temporary ones do.
+    """
+
+    def __init__(self, spec: ShardSpec, folder: str | None = None) -> None:
+        sweep()
         self.spec = spec
-        self.window = Window.create(spec.window, store, shared=store.file is not None)
+        self.store = Store.create(
+            spec.store, spec.initial.rows, spec.version, update=spec.update, shared=spec.shared,
+            folder=folder,
+        )  # fmt: skip
+        self._used = _Used(self.store)
+        self._abandon = weakref.finalize(self, self._used.abandon)
+
+    def fill(self, row: int, start: int, values: NDArray[np.floating]) -> None:
+        """Write some of the initial values of a row, before the shard is opened."""
+        self.store.fill(row, start, values)
+
+    def put_rows(self, ids: NDArray[np.int64], values: NDArray[np.floating]) -> None:
+        """Put some of the rows of a table that it begins with, before the shard is opened."""
+        self.store.put_rows(ids, values)
+
+    def open(self) -> WindowCard:
+        """Make the window of the group; how to map it."""
+        self.store.begin()
+        self._used.windows.append(
+            Window.create(self.spec.window, self.store, shared=self.store.file is not None)
+        )
+        return self.card()
+
+    @property
+    def window(self) -> Window:
+        """The window of the group that works here."""
+        if not self._used.windows:
+            raise FencedError("no group is at work on this shard")
+        return self._used.windows[0]
 
     def card(self) -> WindowCard:
         """How to map the window."""
-        window, store = self.window, self.window.store
+        window, store = self.window, self.store
         unshared = store.unshared or window.unshared
         return WindowCard(
             window.spec, window.card, store.card, store.update, host_id(), unshared
@@ -136,40 +198,7 @@ class ShardGroup:
 
     def status(self, since: int) -> ShardStatus:
         """Records from epoch `since` on, and where every rank is."""
-        return self.status_of(self.window, since)
-
-    @staticmethod
-    def status_of(window: Window, since: int) -> ShardStatus:
-        """The same of any window."""
-        ranks = range(window.spec.n_ranks)
-        closed = window.words.load(Word.CLOSED)
-        rows = [epoch % window.spec.history for epoch in range(since, closed)]
-        return ShardStatus(
-            closed=closed,
-            stop=window.stopped,
-            records=window.history[rows],
-            progress=tuple(
-                (*window.progress(rank), int(window.activity[rank, STEPS])) for rank in ranks
-            ),
-            steps=tuple(
-                window.words.rank_load(rank, Field.ARRIVED)
-                if rank in window.spec.active
-                else int(window.activity[rank, STEPS])
-                for rank in ranks
-            ),
-            claimed=tuple(map(window.is_claimed, ranks)),
-            interim=ShardGroup._interim(window),
-        )
-
-    @staticmethod
-    def _interim(window: Window) -> NDArray[np.float64] | None:
-        """What was published last; the one after the next is written over it."""
-        while published := window.words.load(Word.INTERIM):
-            found: NDArray[np.float64] = window.interims[published % 2].copy()
-            # Adding, unlike loading, is not done before what comes in front of it.
-            if window.words.add(Word.INTERIM, 0) == published:
-                return found
-        return None
+        return status_of(self.window, since)
 
     def counts(self) -> NDArray[np.int64]:
         """What every rank has counted so far, see ``shared/activity.pyx``; (n_ranks, WIDTH)."""
@@ -178,62 +207,6 @@ class ShardGroup:
     def stop(self) -> None:
         """End the fit for every replica."""
         self.window.stop(ABORTED)
-
-    def abandon(self) -> None:
-        """Stop the group and give its window back; it waits for nobody."""
-        self.window.close()
-
-    def close(self) -> None:
-        """The same, in good order."""
-        self.abandon()
-
-
-class ParameterShard:
-    """A slice of the parameters on a Dask Actor."""
-
-    #: What a group is here.
-    group_kind: ClassVar[type[ShardGroup]] = ShardGroup
-
-    def __init__(self, spec: ShardSpec) -> None:
-        sweep()
-        store = Store.create(
-            spec.store, spec.initial.rows, spec.version, update=spec.update, shared=spec.shared,
-            folder=self.folder,
-        )  # fmt: skip
-        self.store = store
-        self._groups: list[ShardGroup] = []  # one at the most, in a list that outlives this object
-        self._writings: list[Writing] = []  # likewise
-        self._abandon = weakref.finalize(self, _abandon, self._groups, self._writings, store)
-
-    @property
-    def folder(self) -> str | None:
-        """Where files go that are no shared memory; None: where temporary ones do."""
-        return None
-
-    def fill(self, row: int, start: int, values: NDArray[np.floating]) -> None:
-        """Write some of the initial values of a row, before the first group."""
-        self.store.fill(row, start, values)
-
-    def put_rows(self, ids: NDArray[np.int64], values: NDArray[np.floating]) -> None:
-        """Put some of the rows of a table that it begins with, before the first group."""
-        self.store.put_rows(ids, values)
-
-    def open(self, spec: GroupSpec) -> WindowCard:
-        """Make the window of the group."""
-        self.store.begin()
-        self._groups.append(self.group_kind(spec, self.store))
-        return self.group.card()
-
-    @property
-    def group(self) -> ShardGroup:
-        """The group that works here."""
-        if not self._groups:
-            raise FencedError("no group is at work on this shard")
-        return self._groups[0]
-
-    def ask(self, method: str, *args: Any) -> Any:
-        """Call a method of the group, see `ShardGroup`."""
-        return getattr(self.group, method)(*args)
 
     def version(self) -> int:
         """Updates applied."""
@@ -246,30 +219,46 @@ class ParameterShard:
     def rest(self) -> None:
         """Have snapshots alone, once nobody works here any more, see `Store.rest`."""
         self.store.rest()
-        for group in self._groups:
-            group.window.release(group.window.slots)
-            group.window.release(group.window.total)
+        for window in self._used.windows:
+            window.release(window.slots)
+            window.release(window.total)
 
     def write(self, asked: Sequence[Asked], copied: bool) -> None:
         """Begin to hand snapshots on, in a thread beside those who train, see `Writing`."""
-        while self._writings:
-            self._writings.pop().close()
-        self._writings.append(Writing(self.store.snapshots, asked, copied))
+        writings = self._used.writings
+        while writings:
+            writings.pop().close()
+        writings.append(Writing(self.store.snapshots, asked, copied))
 
     def written(self) -> Written | None:
         """What has come of it; None while it is under way."""
-        return self._writings[-1].written if self._writings else Written(overtaken=True)
+        writings = self._used.writings
+        return writings[-1].written if writings else Written(overtaken=True)
 
     def close(self) -> None:
-        """Stop whoever works here, and give all memory back; who comes late is refused."""
-        while self._groups:
-            self._groups.pop().close()
+        """Stop the group, and give all memory back; later calls are refused."""
         self._abandon()
 
 
-def _abandon(groups: list[ShardGroup], writings: list[Writing], store: Store) -> None:
-    for group in groups:
-        group.abandon()
-    for writing in writings:
-        writing.close()
-    store.close()
+class _Used:
+    """What a shard gives back when it goes, also one that nobody closes; it outlives the shard."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.windows: list[Window] = []  # one at the most
+        self.writings: list[Writing] = []  # likewise
+        self.calls: list[Callable[[], None]] = []  # once the window is stopped
+
+    def stop(self) -> None:
+        """Stop the group, and give its window back."""
+        while self.windows:
+            self.windows.pop().close()
+        while self.calls:
+            self.calls.pop()()
+
+    def abandon(self) -> None:
+        """Give all memory back without waiting."""
+        self.stop()
+        for writing in self.writings:
+            writing.close()
+        self.store.close()

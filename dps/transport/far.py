@@ -63,7 +63,7 @@ class FarLink:
     def claim(self) -> None:
         """Take the rank, see :meth:`Link.claim`."""
         remote, who = self._remote, (self._rank, self._fence)
-        name = remote.call("ask", "admit", claim, *who, timeout=self._timeout)
+        name = remote.call("admit", claim, *who, timeout=self._timeout)
         towards = who, self._look, self._lost, self._timeout
         if name is not None:
             opening = connected(remote, name, *towards, self._silence)
@@ -110,7 +110,7 @@ class FarLink:
         """Stop the fit, see :meth:`Link.abort`."""
         if self._is_lost:
             return
-        stopping = self._remote.start("ask", "stop")
+        stopping = self._remote.start("stop")
         try:
             stopping.within(_TO_STOP)
         except TimeoutError:  # it stops once it can

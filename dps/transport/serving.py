@@ -33,54 +33,54 @@ from dps.server.group.deadlines import Watch
 from dps.server.group.operations import Access, check_fence
 from dps.server.group.window import Field, Window
 from dps.server.memory.lease import LEFT, LOST
-from dps.server.shard import ChannelKind, GroupSpec, ParameterShard, ShardGroup
-from dps.server.store.store import Store
+from dps.server.shard import ChannelKind, ShardSpec
 from dps.transport.call import Mailbox, Presence
 from dps.transport.stream import SILENCE, TICK, accept, can_be_taken_over, handler_of
 
 _MOMENT = 1.0  # seconds that threads may take to end
 
 
-class ServedGroup(ShardGroup):
-    """A group at a shard, and threads for its ranks that are far."""
+class FarRanks:
+    """Threads for the ranks of a group that are far.
 
-    def __init__(self, spec: GroupSpec, store: Store) -> None:
-        super().__init__(spec, store)
+    spec, window: of the shard; neither keeps it alive.
+    """
+
+    def __init__(self, spec: ShardSpec, window: Window) -> None:
+        self._channel, self._timeout, self._window = spec.channel, spec.timeout, window
         self._services: Services | None = None
         self._taken: set[int] = set()
 
     def admit(self, operation: Callable[..., Any], rank: int, *args: Any) -> str | None:
         """Run the operation by which a rank is taken; the handler that it may connect to."""
-        watch = Watch(self.window, self.spec.timeout, rank)
-        operation(Access(self.window, rank, watch), *args)
+        watch = Watch(self._window, self._timeout, rank)
+        operation(Access(self._window, rank, watch), *args)
         return self.services.name
 
     @property
     def services(self) -> Services:
         """The threads, from the first rank on that needs one."""
         if self._services is None:
-            self._services = Services(get_worker(), self.window.token, self._check, self._serve)
+            self._services = Services(get_worker(), self._window.token, self._check, self._serve)
         return self._services
 
     def _check(self, who: Any) -> None:
         rank, fence = who
-        check_fence(self.window, rank, fence)
+        check_fence(self._window, rank, fence)
         if rank in self._taken:
             raise FencedError("a second connection is refused", rank=rank)
         self._taken.add(rank)
 
     def _serve(self, who: Any, wire: Wire) -> None:
-        serve_rank(self.window, self.spec.channel, who[0], self.spec.timeout, wire)
+        serve_rank(self._window, self._channel, who[0], self._timeout, wire)
 
-    def abandon(self) -> None:
-        """Stop the group, have the threads end, and give the window back."""
-        super().abandon()
+    def close(self) -> None:
+        """Have the threads end."""
         if self._services is not None:
             self._services.close()
 
-    def close(self) -> None:
-        """The same, and wait a moment for the threads."""
-        super().close()
+    def join(self) -> None:
+        """Wait a moment for the threads."""
         if self._services is not None:
             self._services.join()
 
@@ -119,18 +119,6 @@ class Served(ABC):
     def leave(self, who: Any) -> None:
         """End what serves somebody by Actor calls."""
         self.services.leave(who)
-
-
-class ServedShard(Served, ParameterShard):
-    """A slice of the parameters on a Dask Actor, and threads for ranks that are far."""
-
-    group_kind = ServedGroup
-
-    @property
-    def services(self) -> Services:
-        """The threads that serve the group's ranks."""
-        assert isinstance(self.group, ServedGroup)
-        return self.group.services
 
 
 class Services:

@@ -25,7 +25,6 @@ import numpy as np
 from distributed import Client
 
 import dps
-from dps.transport import callers
 from measure import bars, cluster, options, table
 from namespaces import cluster_of_hosts, why_not
 
@@ -102,7 +101,7 @@ def between_hosts() -> Iterator[Callable[..., float]]:
     """A function that counts push_pulls, on another host than the shard if that can be."""
     if reason := why_not():
         print(f"{reason}: a stream on one host stands for one between hosts\n")
-        with cluster(1) as client, mock.patch.object(callers, "map_parts", return_value=None):
+        with cluster(1) as client, mock.patch.object(access, "map_parts", return_value=None):
             yield lambda *args: push_pulls(tensor(client), *args)
         return
     with cluster_of_hosts(2, 1) as made:

@@ -30,7 +30,7 @@ from uneven import Slow, uneven
 
 from dps import AllReduce, FMClassifier, LinearClassifier, MLPClassifier, Sync
 from dps.parameter_server import EmbeddingTable, ParameterServer
-from dps.transport.callers import RemoteAccess
+from dps.parameter_server.client.access import RemoteAccess
 from namespaces import ClusterOfHosts, cluster_of_hosts, network, why_not
 
 pytestmark = [

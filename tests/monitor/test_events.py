@@ -23,17 +23,17 @@ from ranks import MODES
 
 import dps
 from dps._runtime.modes.synchronous import SynchronousChannel
+from dps.cluster.dask.shard import FitShard
 from dps.losses import LogLoss
 from dps.monitor import events
 from dps.monitor.events import KINDS
 from dps.monitor.scheduler.checking import is_sound
 from dps.monitor.scheduler.prometheus import FitCollector
 from dps.monitor.scheduler.store import FITS, Store
-from dps.monitor.shard.shard import ReportingShard
 from dps.optimizers import SGD
 from dps.optimizers.update import Update
 from dps.server.group.window import WindowSpec
-from dps.server.shard import GroupSpec, Initial, MonitorInfo, ShardSpec
+from dps.server.shard import Initial, MonitorInfo, ShardSpec
 from dps.server.store.store import StoreSpec
 from dps.transport.remote import Remote
 
@@ -476,25 +476,26 @@ def test_nothing_is_left_running_on_workers(client: Client, told: Told) -> None:
 def test_a_shard_that_nobody_closes_is_silent_once_its_client_has_gone(client: Client) -> None:
     store = StoreSpec("dead", 0, 40, "float64")
     update = Update(SGD(), 0.0, 0.0, ((0, 40, False),))
-    spec = ShardSpec(store, Initial(40, "float64", (0.0,)), 0, update)
-    window = WindowSpec("dead", 1, store, 16)
-    group = GroupSpec(window, SynchronousChannel, 30.0, MonitorInfo(("here",), True))
+    spec = ShardSpec(
+        WindowSpec("dead", 1, store, 16), Initial(40, "float64", (0.0,)), SynchronousChannel, 30.0,
+        0, update, watched=MonitorInfo(("here",), True),
+    )  # fmt: skip
 
     def told_of() -> int:
         return sum(event["fit"] == "dead" for _, event in client.get_events("dps"))
 
     with Client(client.scheduler.address, set_as_default=False) as other:
         worker = min(other.nthreads())
-        actor = other.submit(ReportingShard, spec, actor=True, workers=worker)
+        actor = other.submit(FitShard, spec, actor=True, workers=worker)
         actor.result(timeout=30)
-        Remote(worker, actor.key, other).call("open", group, timeout=10)
+        Remote(worker, actor.key, other).call("open", timeout=10)
         until(lambda: told_of() > 2, "it says something")
 
     def shards(dask_worker: Any) -> int:
         import gc
 
         gc.collect()
-        return sum(isinstance(thing, ReportingShard) for thing in gc.get_objects())
+        return sum(isinstance(thing, FitShard) for thing in gc.get_objects())
 
     until(lambda: not any(client.run(shards).values()), "the shard has gone")
     before = told_of()

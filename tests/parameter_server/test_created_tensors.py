@@ -16,8 +16,9 @@ from distributed import Client, LocalCluster
 import dps
 from dps.errors import ServerLostError
 from dps.parameter_server.arguments import specs_of
-from dps.server.holding import Holding
-from dps.transport import callers, wires
+from dps.parameter_server.client import access
+from dps.parameter_server.shard.state import Holding
+from dps.transport import wires
 
 
 @pytest.fixture(params=["this process", "mapped", "stream", "calls"])
@@ -26,7 +27,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> dict
     if request.param == "this process":
         return {}
     if request.param != "mapped":
-        monkeypatch.setattr(callers, "map_parts", lambda *args: None)
+        monkeypatch.setattr(access, "map_parts", lambda *args: None)
     if request.param == "calls":
         monkeypatch.setattr(wires, "can_be_taken_over", lambda comm: False)
     return {"client": request.getfixturevalue("client")}
@@ -154,7 +155,7 @@ def test_writes_that_return_while_a_tensor_is_created_are_there(
     way: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others use each part as soon as they find it."""
-    monkeypatch.setattr("dps.server.mirroring._PIECE", 100)
+    monkeypatch.setattr("dps.parameter_server.shard.mirroring._PIECE", 100)
     size, returned, seen = 5000, [0], set()
     with dps.ParameterServer(name="early", n_shards=2, **way) as server:
         other = dps.ParameterServer.connect("early", **way)
@@ -181,7 +182,7 @@ def test_writes_that_return_while_a_tensor_is_created_are_there(
 
 def method(monkeypatch: pytest.MonkeyPatch, name: str, instead: Any) -> None:
     """Put something in the place of a call of a shard's, for handles of this process."""
-    for kind in (Holding, callers.RemoteAccess):
+    for kind in (Holding, access.RemoteAccess):
         whole = kind.call
 
         def call(self: Any, called: str, *args: Any, whole: Any = whole) -> Any:
@@ -255,7 +256,7 @@ def test_a_mirror_that_takes_over_goes_on_with_a_creation(
     point: str, nth: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The worker of a shard dies while a tensor is filled, or as it is committed."""
-    monkeypatch.setattr("dps.server.mirroring._PIECE", 100)
+    monkeypatch.setattr("dps.parameter_server.shard.mirroring._PIECE", 100)
     with (
         LocalCluster(n_workers=3, threads_per_worker=1, dashboard_address=":0") as cluster,
         Client(cluster, set_as_default=False) as client,

@@ -26,12 +26,12 @@ from dps._runtime.wire.service import Service
 from dps._runtime.wire.wire import SocketWire
 from dps.errors import ServerLostError
 from dps.optimizers import SGD
-from dps.server.frozen import Frozen
-from dps.server.holding import Holding
+from dps.parameter_server.client import access
+from dps.parameter_server.shard.frozen import Frozen
+from dps.parameter_server.shard.layout import ServerSpec, TensorSpec
+from dps.parameter_server.shard.mirroring import Entries, Taken
+from dps.parameter_server.shard.state import Holding
 from dps.server.memory.files import folder
-from dps.server.mirroring import Entries, Taken
-from dps.server.tensors import ServerSpec, TensorSpec
-from dps.transport import callers
 from dps.transport.remote import Remote
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
@@ -78,7 +78,7 @@ def test_a_mirror_has_every_bit_of_its_shard(
     three: Client, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if how == "stream":
-        monkeypatch.setattr(callers, "map_parts", lambda *args: None)
+        monkeypatch.setattr(access, "map_parts", lambda *args: None)
     first = np.random.default_rng(0).normal(size=(60, 3))
     options: dict[str, Any] = {"optimizer": "adam", "learning_rate": 0.1, "n_shards": 2}
     later = {"t": dps.EmbeddingTable(dim=2, capacity=400, init="normal"), "n": 1.0}
@@ -415,7 +415,9 @@ def test_what_a_caller_has_frozen_and_does_not_read_is_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr("dps.server.frozen.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(
+        "dps.parameter_server.shard.frozen.time", SimpleNamespace(monotonic=lambda: now[0])
+    )
     frozen, part = Frozen(10.0), Taken(np.ones((1, 4, 2)), None, 3)
     assert frozen.add(0, "first", part) == (4, None, 3)
     now[0] = 6.0

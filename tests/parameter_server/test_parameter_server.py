@@ -48,12 +48,13 @@ from dps.modes import Async
 from dps.optimizers import SGD, Adagrad, Adam, Constant, Momentum, Optimizer
 from dps.optimizers.names import get_optimizer
 from dps.optimizers.update import Rates
-from dps.server.holding import Holding
+from dps.parameter_server.client import access
+from dps.parameter_server.client.access import RemoteAccess
+from dps.parameter_server.shard.layout import ServerSpec, TensorSpec
+from dps.parameter_server.shard.state import Holding
 from dps.server.memory.files import folder
-from dps.server.tensors import ServerSpec, TensorSpec
-from dps.transport import callers, wires
+from dps.transport import wires
 from dps.transport.call import Mailbox
-from dps.transport.callers import RemoteAccess
 from dps.transport.wires import connected
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -67,7 +68,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
         return
     client = request.getfixturevalue("client")
     if request.param != "mapped":
-        monkeypatch.setattr(callers, "map_parts", lambda *args: None)
+        monkeypatch.setattr(access, "map_parts", lambda *args: None)
     if request.param == "calls":
         monkeypatch.setattr(wires, "can_be_taken_over", lambda comm: False)
     yield {"client": client}
@@ -414,10 +415,11 @@ def test_tasks_with_a_handle_each_share_the_connections_of_their_process(client:
 BY_CALLS = """
 import sys, dps
 from distributed import Client
-from dps.transport import callers, wires
+from dps.parameter_server.client import access
+from dps.transport import wires
 
 if __name__ == "__main__":
-    callers.map_parts = lambda *args: None
+    access.map_parts = lambda *args: None
     wires.can_be_taken_over = lambda comm: False
     server = dps.ParameterServer.connect("called", client=Client(sys.argv[1]))
     server.add("w", 1.0)

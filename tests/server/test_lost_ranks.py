@@ -27,7 +27,7 @@ from dps.server.group.window import Field, Window, WindowSpec
 from dps.server.memory.files import folder
 from dps.server.memory.lease import LEFT, LOST
 from dps.server.placement import Placement
-from dps.server.shard import GroupSpec, Initial, ParameterShard, ShardSpec, WindowCard
+from dps.server.shard import Initial, ParameterShard, ShardSpec, WindowCard
 from dps.server.store.store import StoreSpec
 from dps.training.replica.channel import Channel, ChannelSpec
 from dps.transport.mapped import MappedLink, map_window
@@ -43,16 +43,19 @@ class Shard:
     def __init__(self, *, shared: bool = False) -> None:
         self.update = Update(SGD(), 0.0, 0.0, ((0, SIZE, False),))
         self.store = StoreSpec(FIT, 0, SIZE, "float64")
-        initial = Initial(SIZE, "float64", (0.0,))
-        self.actor = ParameterShard(ShardSpec(self.store, initial, 0, self.update, shared))
+        self.shared = shared
 
     def open(self, n_ranks: int) -> WindowCard:
-        window = WindowSpec(FIT, n_ranks, self.store, 16)
-        return self.actor.open(GroupSpec(window, Sync().channel, FOREVER))
+        spec = ShardSpec(
+            WindowSpec(FIT, n_ranks, self.store, 16), Initial(SIZE, "float64", (0.0,)),
+            Sync().channel, FOREVER, 0, self.update, self.shared,
+        )  # fmt: skip
+        self.actor = ParameterShard(spec)
+        return self.actor.open()
 
     @property
     def window(self) -> Window:
-        return self.actor.group.window
+        return self.actor.window
 
 
 def channel(rank: int, n_ranks: int, link: Any, update: Update) -> Channel:

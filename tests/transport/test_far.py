@@ -24,19 +24,18 @@ from dps._runtime.modes.synchronous import SynchronousChannel, SynchronousStep
 from dps._runtime.shared.activity import Activity
 from dps._runtime.step import Step
 from dps.cluster.dask import fit as cluster, work
+from dps.cluster.dask.shard import FitShard
 from dps.errors import FencedError, ServerLostError
-from dps.monitor.shard.shard import ReportingShard
 from dps.optimizers import SGD
 from dps.optimizers.update import Update
 from dps.server.group import operations
 from dps.server.group.operations import Access
 from dps.server.group.window import Window, WindowSpec
-from dps.server.shard import GroupSpec, Initial, ShardSpec
+from dps.server.shard import Initial, ShardSpec
 from dps.server.store.store import Store, StoreSpec
 from dps.transport import connect, far as far_links
 from dps.transport.far import FarLink
 from dps.transport.remote import Remote
-from dps.transport.serving import ServedShard
 from dps.transport.wires import connected
 
 SIZE = 20_000  # some pieces of a socket's
@@ -53,14 +52,15 @@ class Shard:
     def __init__(self, client: Client, n_ranks: int = 1, name: str = "shard") -> None:
         store = StoreSpec("f00d", 0, SIZE, "float64")
         update = Update(SGD(), 0.0, 0.0, ((0, SIZE, False),))
-        spec = ShardSpec(store, Initial(SIZE, "float64", (0.0,)), 0, update)
-        group = GroupSpec(WindowSpec("f00d", n_ranks, store, 16), SynchronousChannel, 30.0)
+        window = WindowSpec("f00d", n_ranks, store, 16)
+        initial = Initial(SIZE, "float64", (0.0,))
+        spec = ShardSpec(window, initial, SynchronousChannel, 30.0, 0, update)
         self.client = client
         self.home, self.far = sorted(client.nthreads())
-        self.actor = client.submit(ServedShard, spec, actor=True, workers=self.home, key=name)
+        self.actor = client.submit(FitShard, spec, actor=True, workers=self.home, key=name)
         self.actor.result(timeout=30)
         self.remote = Remote(self.home, name, client)
-        self.remote.call("open", group, timeout=10)
+        self.remote.call("open", timeout=10)
 
     def start(self, function: Callable[..., Any], *args: Any) -> Any:
         return self.client.submit(function, self.remote, *args, workers=self.far, pure=False)
@@ -93,7 +93,7 @@ def found(client: Client) -> list[str]:
 
 
 def link(remote: Remote, rank: int = 0, timeout: float = 30.0) -> FarLink:
-    card = remote.call("ask", "card", timeout=10)
+    card = remote.call("card", timeout=10)
     link = FarLink(card, remote, rank, 1, timeout)
     link.claim()
     return link
@@ -141,7 +141,7 @@ def strangers(remote: Remote) -> None:
     way = link(remote)
     with pytest.raises(FencedError, match="started twice"):
         link(remote)
-    name = remote.call("ask", "admit", nothing, 0, timeout=10)
+    name = remote.call("admit", nothing, 0, timeout=10)
     for fence, reason in ((2, "attempt 2 refused"), (1, "second connection")):
         who = (0, fence), lambda: None, ServerLostError, 10
         with pytest.raises(FencedError, match=reason):
@@ -169,7 +169,7 @@ def on_both(remote: Remote, other: Remote) -> list[str]:
     first.start()
     arrived: list[tuple[int, ...]] = []
     while arrived != [(1, 0), (1, 0)]:
-        arrived = [each.call("ask", "status", 0, timeout=10).steps for each in (remote, other)]
+        arrived = [each.call("status", 0, timeout=10).steps for each in (remote, other)]
     endings.append(step_of(*ways[1], rank=1).push_gradient(np.ones(2 * SIZE), 1, 0.5))
     first.join()
     for way in [*ways[0], *ways[1]]:
@@ -180,7 +180,7 @@ def on_both(remote: Remote, other: Remote) -> list[str]:
 def test_who_comes_when_the_shard_has_closed_is_refused_and_leaves_nothing(shard: Shard) -> None:
     shard.remote.call("close", timeout=10)
     with pytest.raises(FencedError, match="no group is at work on this shard"):
-        shard.remote.call("ask", "admit", nothing, 0, timeout=10)
+        shard.remote.call("admit", nothing, 0, timeout=10)
 
     def handlers(dask_worker: Any) -> list[str]:
         return [name for name in dask_worker.handlers if name.startswith("dps-")]
@@ -347,7 +347,7 @@ def test_initial_values_go_to_the_worker_and_not_to_the_scheduler(
 
     def noted(function: Any) -> Any:
         made = original(function)
-        if getattr(function, "func", None) is ReportingShard:
+        if getattr(function, "func", None) is FitShard:
             given.append(len(pickle.dumps(made)))
         return made
 

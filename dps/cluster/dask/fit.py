@@ -19,12 +19,13 @@ from distributed import Client, Future
 from distributed.client import _wait
 from numpy.typing import NDArray
 
-from dps.cluster.base import Cluster, ReplicaTask, ShardPlan, grace
+from dps.cluster.base import Cluster, RankSpec, ShardPlan, grace
 from dps.cluster.dask.calls import CANCELLED, ask, check_client, ids, is_retired, shared_memory
 from dps.cluster.dask.partitions import PlacedData
 from dps.cluster.dask.remains import remains_of
 from dps.cluster.dask.replicas import ReplicaTasks, run_replica_task
 from dps.cluster.dask.sending import EventSender
+from dps.cluster.dask.shard import FitShard
 from dps.cluster.dask.wish import Wish
 from dps.cluster.dask.work import FitWork
 from dps.cluster.options import Options
@@ -33,7 +34,6 @@ from dps.data.exchange import RandomSplit
 from dps.data.keep.disk import forget_files
 from dps.errors import ClusterError, ServerLostError, VersionError, WorkerLostError
 from dps.monitor.dashboard import show_fits
-from dps.monitor.shard.shard import ReportingShard
 from dps.server.group.session import Session, Stores
 from dps.server.memory.files import remove_files_of
 from dps.server.memory.host import host_id
@@ -232,7 +232,7 @@ class DaskCluster(Cluster):
             initial, rest = made.shard.initial.apart()
             rests.append(rest)
             future = self._work.submit(
-                partial(ReportingShard, replace(made.shard, initial=initial)), actor=True,
+                partial(FitShard, replace(made.shard, initial=initial)), actor=True,
                 workers=[made.worker], key=f"dps-shard-{name}-{number}",
             )  # fmt: skip
             self._actors.append(future)
@@ -240,7 +240,6 @@ class DaskCluster(Cluster):
         self._work.wait(self._actors)
         remotes = tuple(self._remotes[: len(shards)])
         server = Stores(remotes, placement, self._timeout, shards[0].table, self._silence)
-        summing = zip(self._remotes[len(shards) :], (made.group for made in hosts), strict=True)
         try:
             for remote, rest in zip(self._remotes, rests, strict=True):
                 for row, values in rest.items():
@@ -248,7 +247,7 @@ class DaskCluster(Cluster):
             for remote, made in zip(remotes, shards, strict=True):
                 for ids, values in made.pieces():
                     self._call(remote, "put_rows", ids, values)
-            session = server.open([made.group for made in shards], list(summing), self._work.check)
+            session = server.open(self._remotes[len(shards) :], self._work.check)
         except ServerLostError as error:
             self._work.explain(error.worker, (), self._work.check)
             raise
@@ -268,20 +267,20 @@ class DaskCluster(Cluster):
         remote.call(method, *args, timeout=self._timeout, check=self._work.check)
 
     def launch(
-        self, function: Callable[..., Any], tasks: Sequence[ReplicaTask], server: Session
+        self, function: Callable[..., Any], specs: Sequence[RankSpec], server: Session
     ) -> ReplicaTasks:
         """Start a task a replica, strictly on its worker."""
         data, name = self._data, self._work.name()
-        moved = data.cut_out([piece for task in tasks for piece in task.pieces if piece.moved])
+        moved = data.cut_out([piece for spec in specs for piece in spec.pieces if piece.moved])
         futures = {}
-        for task in tasks:
-            futures[task.rank] = self._work.submit(
-                partial(run_replica_task, function, task.spec, server, self.watched),
-                [moved.get(piece, data.values(piece.partition)) for piece in task.pieces],
-                workers=[task.worker], allow_other_workers=False, pure=False,
-                key=f"dps-replica-{name}-{task.rank}",
+        for spec in specs:
+            futures[spec.rank] = self._work.submit(
+                partial(run_replica_task, function, spec, server, self.watched),
+                [moved.get(piece, data.values(piece.partition)) for piece in spec.pieces],
+                workers=[spec.worker], allow_other_workers=False, pure=False,
+                key=f"dps-replica-{name}-{spec.rank}",
             )  # fmt: skip
-        places = {task.rank: task.worker for task in tasks}
+        places = {spec.rank: spec.worker for spec in specs}
         shards = [remote.address for remote in self._remotes]
         self._running = ReplicaTasks(self._work, futures, places, shards)
         return self._running

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from tornado.ioloop import PeriodicCallback
 
@@ -27,6 +27,13 @@ _TICK = 0.25
 _SHARE, _LONGEST = 1 / 40, 1.0
 
 
+class Looks(Protocol):
+    """A reporter, which looks a few times a second."""
+
+    def look(self) -> None:
+        """Say what is due."""
+
+
 class Reporter:
     """Reports one shard; the first one reports all replicas too.
 
@@ -41,7 +48,7 @@ class Reporter:
         self._stragglers = Stragglers(together=watched.together)
         self._began = time.monotonic()
         self._next = 0.0
-        callback = PeriodicCallback(_forgetful(self), 1000 * _TICK)
+        callback = PeriodicCallback(forgetful(self), 1000 * _TICK)
         worker.loop.add_callback(callback.start)
         self._stop = weakref.finalize(self, worker.loop.add_callback, callback.stop)
         self._stop.atexit = False
@@ -80,7 +87,7 @@ class Reporter:
         self._worker.log_event(TOPIC, event(kind, self._fit, **fields))
 
 
-def _forgetful(reporter: Reporter) -> Callable[[], None]:
+def forgetful(reporter: Looks) -> Callable[[], None]:
     """A call of its `look` that does not keep it alive."""
     known = weakref.ref(reporter)
 

@@ -7,13 +7,13 @@ less often; never while nothing is done. Callers never wait for it, and know not
 from __future__ import annotations
 
 import time
-import weakref
 from collections.abc import Callable
 from typing import Any
 
 from tornado.ioloop import PeriodicCallback
 
 from dps.monitor.events import TOPIC, event
+from dps.monitor.shard.reporter import forgetful
 
 #: Seconds between looks, and between events: a share of those since the start, up to some.
 _TICK, _SHARE, _LONGEST = 0.5, 1 / 40, 5.0
@@ -44,7 +44,7 @@ class ServerReporter:
         self._began = self._at = time.monotonic()
         self._counts = dict.fromkeys(_COUNTED, 0)
         self._said: Any = None
-        callback = self._callback = PeriodicCallback(_forgetful(self), 1000 * _TICK)
+        callback = self._callback = PeriodicCallback(forgetful(self), 1000 * _TICK)
         worker.loop.add_callback(callback.start)
 
     def end(self) -> None:
@@ -87,15 +87,3 @@ class ServerReporter:
 
     def _log(self, **fields: object) -> None:
         self._worker.log_event(TOPIC, event("server", self._server, **self._fixed, **fields))
-
-
-def _forgetful(reporter: ServerReporter) -> Callable[[], None]:
-    """A call of its `look` that does not keep it alive."""
-    known = weakref.ref(reporter)
-
-    def look() -> None:
-        alive = known()
-        if alive is not None:
-            alive.look()
-
-    return look

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from dps.cluster.choice import client_of, here
 from dps.errors import ClusterError
-from dps.server.holding import Holding
-from dps.server.tensors import ServerSpec
+from dps.parameter_server.shard.layout import ServerSpec
+from dps.parameter_server.shard.state import Holding
 
 #: The name of this process where a worker is named.
 HERE = "this process"
@@ -63,7 +63,7 @@ class _Here:
 
 if TYPE_CHECKING:
     from dps._typing import Auto
-    from dps.cluster.dask.servers import ServerShards
+    from dps.parameter_server.client.dask import ServerShards
 
     Place = _Here | ServerShards
 
@@ -94,7 +94,8 @@ def connection(given: object, in_task: bool = True) -> Iterator[Any]:
     with client_of(given, _ANSWERS) as client:
         client = client_for(client)
         if client is None and in_task and "distributed" in sys.modules:
-            from dps.cluster.dask import inside_task, servers
+            from dps.cluster.dask import inside_task
+            from dps.parameter_server.client import dask as servers
 
             if inside_task():
                 client = servers.task_client()
@@ -116,7 +117,7 @@ def shards_for(
         if workers is not None:
             raise ClusterError("workers= needs a client: without one a server is in this process")
         return [(HERE,)] * (n_shards or 1)
-    from dps.cluster.dask import servers
+    from dps.parameter_server.client import dask as servers
 
     return servers.choose_workers(client, n_shards, nbytes, workers, mirror, timeout)
 
@@ -127,7 +128,7 @@ def make(
     """Make the shards; later mirrors are on these workers if they were `given`."""
     if client is None:
         return _Here(spec)
-    from dps.cluster.dask import servers
+    from dps.parameter_server.client import dask as servers
 
     return servers.start(client, spec, workers, given, timeout)
 
@@ -143,7 +144,7 @@ def find(client: Any, name: str) -> Place:
                 f"there is no server with name={name!r} in this process; there are {sorted(_named)}"
             )
         return _named[name]
-    from dps.cluster.dask import servers
+    from dps.parameter_server.client import dask as servers
 
     return servers.find(client, name)
 
@@ -152,6 +153,6 @@ def names(client: Any) -> list[str]:
     """The names of all servers there are."""
     if client is None:
         return sorted(_named)
-    from dps.cluster.dask import servers
+    from dps.parameter_server.client import dask as servers
 
     return servers.names(client)

@@ -24,14 +24,14 @@ from dps.errors import (
     UnknownOutcomeError,
 )
 from dps.parameter_server.client.rows import Piece, choose, summed, values_for
+from dps.parameter_server.shard.layout import ServerSpec, TensorSpec
+from dps.parameter_server.shard.mirroring import Taken
+from dps.parameter_server.shard.state import Done, Holding, check_new
 from dps.parameter_server.whole import CopyLostError, gathered, restore
-from dps.server.holding import Done, Holding, check_new
-from dps.server.mirroring import Taken
-from dps.server.tensors import ServerSpec, TensorSpec
 
 if TYPE_CHECKING:
+    from dps.parameter_server.client.access import RemoteAccess, Sent
     from dps.parameter_server.client.local import Place
-    from dps.transport.callers import RemoteAccess, Sent
 
     Way = Holding | RemoteAccess
     Answer = Done | Sent

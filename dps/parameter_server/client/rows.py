@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dps.data.hashing import hashes_of
-from dps.server.tensors import TensorSpec
+from dps.parameter_server.shard.layout import TensorSpec
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,8 @@ written lies in another place than those before it. So what the window says is c
 
 from __future__ import annotations
 
-from typing import Any
-
 from dps.server.group.window import Window
-from dps.server.shard import ShardGroup, ShardStatus, WindowCard
+from dps.server.shard import ShardStatus, WindowCard, status_of
 from dps.server.store.snapshots import Kept
 from dps.server.store.store import Store
 
@@ -37,13 +35,9 @@ class Remains:
         """What was kept then, see `Snapshots.kept`."""
         return self._window.store.snapshots.kept(epochs, first, steps)
 
-    def ask(self, method: str, *args: Any) -> Any:
-        """What the group would say of itself, see `ShardGroup`."""
-        return getattr(self, method)(*args)
-
     def status(self, since: int) -> ShardStatus:
         """Records from epoch `since` on, and where every rank was."""
-        return ShardGroup.status_of(self._window, since)
+        return status_of(self._window, since)
 
     def stop(self) -> None:
         """There is nobody to be stopped but ranks, which have seen it."""

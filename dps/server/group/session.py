@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dps.models.layout import TableSpec
 from dps.server.group.window import PROGRESS
 from dps.server.placement import Placement
-from dps.server.shard import GroupSpec, ShardStatus, WindowCard
+from dps.server.shard import ShardStatus, WindowCard
 from dps.server.store.export import Asked, Written
 from dps.server.store.snapshots import Kept
 
@@ -107,21 +107,11 @@ class Stores:
         """What has come of it; None while it is under way."""
         return self.shards[shard].call("written", timeout=self.timeout, check=check)
 
-    def open(
-        self,
-        groups: Sequence[GroupSpec],
-        hosts: Sequence[tuple[Endpoint, GroupSpec]] = (),
-        check: Check | None = None,
-    ) -> Session:
-        """Begin a group.
-
-        groups: one a shard.
-        hosts: sequence of (Endpoint, GroupSpec), of hosts whose ranks sum before they send.
-        """
-        asked = [*zip(self.shards, groups, strict=True), *hosts]
+    def open(self, hosts: Sequence[Endpoint] = (), check: Check | None = None) -> Session:
+        """Begin a group; `hosts` have the windows of hosts whose ranks sum before they send."""
         handles = tuple(
-            WindowHandle(endpoint.call("open", spec, timeout=self.timeout, check=check), endpoint)
-            for endpoint, spec in asked
+            WindowHandle(endpoint.call("open", timeout=self.timeout, check=check), endpoint)
+            for endpoint in (*self.shards, *hosts)
         )
         n = len(self.shards)
         return Session(self, handles[:n], handles[n:])
@@ -161,10 +151,6 @@ class WindowHandle:
     card: WindowCard
     endpoint: Endpoint
 
-    def ask(self, method: str, *args: Any, timeout: float, check: Check | None = None) -> Any:
-        """Call a method of the group at the shard."""
-        return self.endpoint.call("ask", method, *args, timeout=timeout, check=check)
-
 
 @dataclass(frozen=True)
 class Session:
@@ -179,14 +165,17 @@ class Session:
 
         since: first epoch whose record is wanted.
         """
-        return self.shards[0].ask("status", since, timeout=self.server.timeout, check=check)
+        return self.shards[0].endpoint.call(
+            "status", since, timeout=self.server.timeout, check=check
+        )
 
     def waits(self, check: Check | None = None) -> list[int]:
         """How often each rank has looked around while it waited, at any shard."""
         at, timeout = PROGRESS.index("WAITS"), self.server.timeout
+        ends = [shard.endpoint for shard in self.shards]
         found = [
-            [each[at] for each in shard.ask("status", 0, timeout=timeout, check=check).progress]
-            for shard in self.shards
+            [each[at] for each in end.call("status", 0, timeout=timeout, check=check).progress]
+            for end in ends
         ]
         return [sum(each) for each in zip(*found, strict=True)]
 
@@ -195,9 +184,9 @@ class Session:
 
         Who is far tells it a few times a second.
         """
-        return self.shards[0].ask("counts", timeout=self.server.timeout, check=check)
+        return self.shards[0].endpoint.call("counts", timeout=self.server.timeout, check=check)
 
     def stop(self, check: Check | None = None) -> None:
         """End the fit for every replica."""
         for handle in (*self.shards, *self.hosts):
-            handle.ask("stop", timeout=self.server.timeout, check=check)
+            handle.endpoint.call("stop", timeout=self.server.timeout, check=check)

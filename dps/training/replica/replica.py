@@ -76,7 +76,7 @@ def run_replica(
     watch: called with the account that the replica keeps of itself, when it begins.
     An error is returned rather than raised: raised, Dask would keep and repeat it.
     """
-    rank = spec.channel.rank
+    rank = spec.rank
     channel: Channel | None = None
     host: HostLink | None = None
     links: list[Link] = []
@@ -149,7 +149,7 @@ def _take_steps(spec: ReplicaSpec, channel: Channel, source: Source, held_out: H
     batches = Batches(source, spec.steps)
     steps = Steps(
         model, channel, batches, spec.channel.schedule, spec.channel.update.rates,
-        seed=(spec.seed, spec.channel.rank),
+        seed=(spec.seed, spec.rank),
     )  # fmt: skip
     activity = channel.activity
     activity.lap(PULL)
@@ -245,7 +245,7 @@ def _heartbeat(channel: Channel, seconds: float) -> Iterator[None]:
 
 def _located(error: DPSError, spec: ReplicaSpec, channel: Channel | None) -> DPSError:
     """The error, with what it did not know of its place; it may speak of another rank."""
-    rank = spec.channel.rank
+    rank = spec.rank
     if error.rank not in (None, rank):
         return error
     error.rank = rank
@@ -258,7 +258,7 @@ def _located(error: DPSError, spec: ReplicaSpec, channel: Channel | None) -> DPS
 def _activity(spec: ReplicaSpec, channel: Channel | None) -> RankActivity | None:
     if channel is None:
         return None
-    return RankActivity.of(spec.channel.rank, spec.worker, channel.activity.rows)
+    return RankActivity.of(spec.rank, spec.worker, channel.activity.rows)
 
 
 def _notify(channel: Channel | None, what: Callable[[Channel], None]) -> None:

@@ -23,7 +23,7 @@ class ReplicaSpec:
 
     fit: str
     fence: int  # the attempt; a replica of another one is refused
-    worker: str  # where it should run
+    worker: str  # where it runs
     channel: ChannelSpec
     mode: Mode
     model: Model
@@ -43,6 +43,11 @@ class ReplicaSpec:
     pauses_every: float = math.inf  # seconds between snapshots within an epoch; infinity: none
     # Of the first epoch, of which some steps may be behind; see :meth:`Steps.epoch`.
     begun: Begun = FROM_THE_START
+
+    @property
+    def rank(self) -> int:
+        """The replica's number."""
+        return self.channel.rank
 
     @property
     def done(self) -> int:

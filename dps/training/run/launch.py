@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dps.cluster.base import Cluster, ReplicaTask, ShardPlan
+from dps.cluster.base import Cluster, ShardPlan
 from dps.cluster.threads import LOCAL
 from dps.data.collections.partitions import Piece
 from dps.data.feed.held_out import HeldOut
@@ -19,7 +19,7 @@ from dps.data.survey.rows import DataSummary
 from dps.optimizers.update import Rates, Update
 from dps.server.group.window import INTERIM_WIDTH, WindowSpec
 from dps.server.placement import Placement
-from dps.server.shard import GroupSpec, Initial, MonitorInfo, ShardSpec
+from dps.server.shard import Initial, MonitorInfo, ShardSpec
 from dps.server.store.snapshots import Kept
 from dps.server.store.store import Arena, StoreSpec
 from dps.server.store.tables import arena_of, rows_by_shard
@@ -203,14 +203,16 @@ class Launch:
             initial = Initial.of(where.take(shard, params), where.take(shard, state))
             runs = self.placement.segments(shard, layout.segments)
             spec = ShardSpec(
-                store,
+                window,
                 initial,
+                job.mode.channel,
+                job.execution.timeout,
                 begun.version,
                 Update(job.optimizer, job.l1, job.l2, runs, self.rates) if holds else None,
-                shared=shared,
+                shared,
+                seen,
             )
-            group = GroupSpec(window, job.mode.channel, job.execution.timeout, seen)
-            made.append(ShardPlan(spec, group, worker, rows[shard]))
+            made.append(ShardPlan(spec, worker, rows[shard]))
         return made
 
     def _reported(self) -> int:
@@ -256,18 +258,16 @@ class Launch:
         made = []
         for number, ranks in enumerate(self._shared_hosts()):
             store = StoreSpec(job.fit, number, size, dtype, key_width=self.key_width, n_snapshots=0)
-            group = GroupSpec(
-                WindowSpec(job.fit, len(ranks), store), job.mode.channel, job.execution.timeout
-            )
-            worker = self.plan.ranks[ranks[0]].worker
-            made.append(ShardPlan(ShardSpec(store, nothing, shared=True), group, worker))
+            window = WindowSpec(job.fit, len(ranks), store)
+            spec = ShardSpec(window, nothing, job.mode.channel, job.execution.timeout, shared=True)
+            made.append(ShardPlan(spec, self.plan.ranks[ranks[0]].worker))
         return made
 
     def _shared_hosts(self) -> list[tuple[int, ...]]:
         return [ranks for ranks in self.hosts if len(ranks) > 1]
 
-    def tasks(self, cut_rows: int) -> list[ReplicaTask]:
-        """The task of each replica; rows of a stream are read so many at a time."""
+    def ranks(self, cut_rows: int) -> list[ReplicaSpec]:
+        """The spec of each replica; rows of a stream are read so many at a time."""
         job, layout = self.job, self.job.model.layout
         segments = tuple(layout.segments(0, layout.size))
         update = Update(job.optimizer, job.l1, job.l2, segments, self.rates)
@@ -277,7 +277,7 @@ class Launch:
             for number, ranks in enumerate(self._shared_hosts())
             for rank in ranks
         }
-        tasks = []
+        specs = []
         longest = max(part.steps for part in self.plan.ranks)
         interim = self.begun
         for rank, part in enumerate(self.plan.ranks):
@@ -320,8 +320,8 @@ class Launch:
                 loss, rows, pushes, seconds = interim.within.ranks[rank].tolist()
                 steps = interim.within.steps
                 spec = replace(spec, begun=Begun(steps, loss, int(rows), int(pushes), seconds))
-            tasks.append(ReplicaTask(rank, part.worker, part.pieces, spec))
-        return tasks
+            specs.append(spec)
+        return specs
 
 
 def _exchanged(

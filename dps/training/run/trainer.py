@@ -130,7 +130,7 @@ class _Fit:
             self._checkpoints.renew()
         elif job.execution.checkpoint is not None:
             self._checkpoints = Checkpoints(job, session.server)
-        running = cluster.launch(run_replica, launch.tasks(cut_rows(self._summary)), session)
+        running = cluster.launch(run_replica, launch.ranks(cut_rows(self._summary)), session)
         choosing.begin(launch, session, cluster)
         watcher = self._watcher = Watcher(
             job, launch.plan, session, running, self._events, choosing, self._joining,

@@ -22,8 +22,8 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 
+from dps.parameter_server.shard.layout import TensorSpec
 from dps.server.store.store import Store
-from dps.server.tensors import TensorSpec
 
 
 class Creation:

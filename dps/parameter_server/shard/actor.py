@@ -25,10 +25,11 @@ from distributed import get_worker
 from dps._runtime.wire.service import Service
 from dps._runtime.wire.wire import Wire
 from dps.errors import FencedError
-from dps.server.holding import Holding, HoldingCard
+from dps.monitor.shard.server_reporter import ServerReporter
+from dps.parameter_server.client.access import RemoteAccess, mirror_key, shard_key
+from dps.parameter_server.shard.layout import ServerSpec
+from dps.parameter_server.shard.state import Holding, HoldingCard
 from dps.server.memory.files import sweep
-from dps.server.tensors import ServerSpec
-from dps.transport.callers import RemoteAccess, mirror_key, shard_key
 from dps.transport.remote import Remote
 from dps.transport.serving import Served, Services, answering, pickled
 
@@ -47,6 +48,7 @@ class TensorShard(Served):
 
     number: the mirror's number; 0: it is the shard.
     make_mirror: makes another mirror, when it leads and the one it had is gone.
+    watched: whether it reports what is done here, while it leads.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class TensorShard(Served):
         shard: int,
         number: int = 0,
         make_mirror: MirrorMaker | None = None,
+        watched: bool = False,
     ) -> None:
         self._holding = holding = Holding(spec, shard, shared=True, leads=number == 0)
         serve = partial(_serve, holding)  # which does not keep this object
@@ -69,6 +72,10 @@ class TensorShard(Served):
         if number:
             self._keep()
         self._close = weakref.finalize(self, _close, self._services, holding, closed)
+        self._watched = watched
+        self._report_end: weakref.finalize[Any, Any] | None = None
+        if number == 0:
+            self._report()
 
     def card(self) -> HoldingCard:
         """How callers reach it."""
@@ -95,7 +102,23 @@ class TensorShard(Served):
         if card is not None and not led:
             held = self._holding
             _log.warning("shard %d of %s is lost, and its mirror leads", held.shard, held.spec)
+            self._report()
         return card
+
+    def _report(self) -> None:
+        """Report what is done here, from now on."""
+        if not self._watched:
+            return
+        known, held = weakref.WeakMethod(self.traffic), self._holding
+
+        def look() -> dict[str, Any] | None:
+            traffic = known()
+            return None if traffic is None else traffic()
+
+        spec = held.spec
+        reporter = ServerReporter(self._worker, spec.id, held.shard, spec.n_shards, spec.name, look)
+        end = self._report_end = weakref.finalize(self, reporter.end)
+        end.atexit = False
 
     def traffic(self) -> dict[str, Any]:
         """What has been done here and who is connected, as far as it takes no time to tell."""
@@ -117,6 +140,8 @@ class TensorShard(Served):
     def close(self) -> None:
         """Refuse all callers, and give the memory back."""
         self._close()
+        if self._report_end is not None:
+            self._report_end()
 
 
 def _check_name(who: Any) -> None:

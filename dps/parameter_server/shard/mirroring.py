@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from dps._runtime.tensors.mirror import MirrorLink
 from dps._runtime.tensors.part import TensorPart
 from dps.errors import DPSError, FencedError, ServerLostError, UnknownOutcomeError
-from dps.server.creating import Creations
+from dps.parameter_server.shard.creating import Creations
+from dps.parameter_server.shard.layout import ServerSpec
 from dps.server.store.store import Store, StoreWord
-from dps.server.tensors import ServerSpec
 
 #: Elements that are sent at a time.
 _PIECE = 1 << 20

@@ -31,9 +31,9 @@ from numpy.typing import NDArray
 from dps._runtime.wire.message import Caller, Ending, Op
 from dps._runtime.wire.wire import Wire
 from dps.errors import ClusterError, DPSError, ServerLostError, UnknownOutcomeError
-from dps.server.holding import Holding, HoldingCard, Keys, find_holding, map_parts
+from dps.parameter_server.shard.layout import ServerSpec
+from dps.parameter_server.shard.state import Holding, HoldingCard, Keys, find_holding, map_parts
 from dps.server.memory.host import host_id
-from dps.server.tensors import ServerSpec
 from dps.transport.remote import Remote
 from dps.transport.wires import ShardProbe, called, connected
 

@@ -21,14 +21,14 @@ from numpy.typing import NDArray
 from dps._runtime.tensors.part import TensorPart
 from dps._runtime.wire.message import Ending
 from dps.errors import FencedError, NonFiniteError, ServerLostError, TableFullError
-from dps.server.creating import Creation, Creations
-from dps.server.frozen import Frozen
+from dps.parameter_server.shard.creating import Creation, Creations
+from dps.parameter_server.shard.frozen import Frozen
+from dps.parameter_server.shard.layout import ServerSpec, TensorSpec
+from dps.parameter_server.shard.mirroring import Entries, Mirror, Mirroring, Taken
 from dps.server.memory.arrays import MemoryCard
 from dps.server.memory.files import sweep
 from dps.server.memory.host import host_id
-from dps.server.mirroring import Entries, Mirror, Mirroring, Taken
 from dps.server.store.store import Store, StoreWord
-from dps.server.tensors import ServerSpec, TensorSpec
 
 Keys = NDArray[np.int64] | None
 Values = NDArray[np.floating] | None

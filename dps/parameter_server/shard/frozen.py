@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dps.server.mirroring import Taken
+from dps.parameter_server.shard.mirroring import Taken
 
 
 @dataclass

@@ -36,14 +36,19 @@ from dps.cluster.options import Options
 from dps.data.collections.sealed import sealed
 from dps.errors import ClusterError, ServerLostError, WorkerLostError
 from dps.monitor.dashboard import show_fits
-from dps.monitor.shard.shard import ReportingTensorShard
-from dps.server.holding import Holding, HoldingCard
+from dps.parameter_server.client.access import (
+    RemoteAccess,
+    access_to,
+    mirror_key,
+    mirrors_of,
+    shard_key,
+)
+from dps.parameter_server.shard.actor import TensorShard
+from dps.parameter_server.shard.layout import ServerSpec
+from dps.parameter_server.shard.state import Holding, HoldingCard
 from dps.server.memory.files import remove_files_of
 from dps.server.sharding import fastest_shards
-from dps.server.tensors import ServerSpec
-from dps.transport.callers import RemoteAccess, access_to, mirror_key, mirrors_of, shard_key
 from dps.transport.remote import Remote
-from dps.transport.tensor_shard import TensorShard
 
 #: What the names of published datasets begin with.
 _PREFIX = "dps-server-"
@@ -162,9 +167,8 @@ def start(
     """
     everybody = {worker for places in workers for worker in places}
     check_versions(client, everybody, timeout)
-    kind: type[TensorShard] = TensorShard
-    if Options.now().monitor:
-        kind = ReportingTensorShard
+    watched = Options.now().monitor
+    if watched:
         show_fits(client, timeout)
 
     def check() -> None:
@@ -173,7 +177,7 @@ def start(
             raise WorkerLostError("a worker died while a server was made", worker=gone[0])
 
     mirrored = len(workers[0]) > 1
-    another = partial(_another, kind, frozenset(everybody) if given else None)
+    another = partial(_another, watched, frozenset(everybody) if given else None)
     make = another if mirrored and spec.name is not None else None
 
     def key(shard: int, number: int) -> str:
@@ -181,8 +185,8 @@ def start(
 
     futures = [
         client.submit(
-            sealed(partial(kind, spec, shard, number, make)), actor=True, workers=[worker],
-            key=key(shard, number), pure=False,
+            sealed(partial(TensorShard, spec, shard, number, make, watched)), actor=True,
+            workers=[worker], key=key(shard, number), pure=False,
         )
         for shard, places in enumerate(workers)
         for number, worker in enumerate(places)
@@ -204,7 +208,7 @@ def start(
 
 
 def _another(
-    kind: type[TensorShard],
+    watched: bool,
     among: frozenset[str] | None,
     spec: ServerSpec,
     shard: int,
@@ -233,8 +237,9 @@ def _another(
         here, *hosts = shared_memory(client, [worker.address, *there], timeout)
         far = [each for each, host in zip(there, hosts, strict=True) if host != here] or there
         chosen = far[(shard + number) % len(far)]  # another one each time that it is tried
+        make = partial(_another, watched, among)
         future = client.submit(
-            sealed(partial(kind, spec, shard, number, partial(_another, kind, among))), actor=True,
+            sealed(partial(TensorShard, spec, shard, number, make, watched)), actor=True,
             workers=[chosen], key=key, pure=False,
         )  # fmt: skip
 
