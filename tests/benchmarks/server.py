@@ -25,6 +25,7 @@ import numpy as np
 from distributed import Client
 
 import dps
+from dps.parameter_server.client import access
 from measure import bars, cluster, options, table
 from namespaces import cluster_of_hosts, why_not
 
