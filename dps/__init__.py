@@ -58,7 +58,7 @@ __all__ = [
 ]
 
 #: Where what users import is; and estimators that need PyTorch, which files may name.
-_HOMES = {
+_LAZY = {
     "AllReduce": "dps.modes",
     "Async": "dps.modes",
     "Checkpoint": "dps.training.checkpoint.options",
@@ -97,8 +97,8 @@ register()
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name, f"dps.{name}")
-    if name not in _PACKAGES and name not in _HOMES:
+    home = _LAZY.get(name, f"dps.{name}")
+    if name not in _PACKAGES and name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
         module = importlib.import_module(home)

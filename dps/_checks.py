@@ -26,11 +26,11 @@ import numpy as np
 
 Check = Callable[[Any], bool]
 #: Whole numbers that are none of anything are beyond it.
-_MOST = 1 << 62
+_LARGEST_INTEGER = 1 << 62
 
 
 @cache
-def check_of(hint: Any, least: int = -_MOST) -> Check:
+def check_of(hint: Any, least: int = -_LARGEST_INTEGER) -> Check:
     """Whether a value is what a type hint says, and whole numbers are from `least` on.
 
     Lists may be tuples, as msgpack brings them; true and false are no numbers. Whole numbers of a
@@ -56,7 +56,9 @@ def check_of(hint: Any, least: int = -_MOST) -> Check:
         return lambda value: value is None
     if hint is int:
         return lambda value: (
-            type(value) is not bool and isinstance(value, Integral) and least <= int(value) < _MOST
+            type(value) is not bool
+            and isinstance(value, Integral)
+            and least <= int(value) < _LARGEST_INTEGER
         )
     if hint is float:
         return lambda value: type(value) is not bool and isinstance(value, Real)

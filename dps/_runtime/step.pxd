@@ -32,7 +32,7 @@ cdef class Step:
     cdef readonly Activity activity
     cdef readonly bint ahead            # whether a push may be under way while its rank computes
     cdef TypedOps numbers
-    cdef list _kept                     # keeps channels and memory alive
+    cdef list _refs                     # keeps channels and memory alive
     cdef void** _channels
     cdef HostReducer host                   # where ranks of a host sum first; None: nowhere
     cdef char* params                   # (size,), what the next gradient is taken at

@@ -57,10 +57,10 @@ cdef class Step:
         self._channels = <void**> calloc(max(self.n_shards, 1), sizeof(void*))
         if self._channels is NULL:
             raise MemoryError
-        self._kept = []
+        self._refs = []
         for number, channel in enumerate(channels):
             self._channels[number] = <void*> (<ShardChannel?> channel)
-            self._kept.append(channel)
+            self._refs.append(channel)
         dtype = params.dtype.name
         self.size = params.shape[0]
         self.numbers = typed_ops(dtype == "float32")
@@ -82,7 +82,7 @@ cdef class Step:
         free(self._channels)
 
     cdef char* keep(self, array) except? NULL:
-        self._kept.append(array)
+        self._refs.append(array)
         return <char*> <uintptr_t> array.ctypes.data
 
     @property

@@ -22,7 +22,7 @@ from dps.models.layout import TableSpec
 from dps.server.group.session import Session
 from dps.server.placement import Placement
 from dps.server.shard import ShardSpec
-from dps.server.store.snapshots import Kept
+from dps.server.store.snapshots import Snapshot
 
 
 def grace() -> float:
@@ -65,7 +65,7 @@ class Running(ABC):
         """Raise if a worker or the scheduler is gone."""
         return
 
-    def explain(self, worker: str | None) -> None:
+    def raise_if_unresponsive(self, worker: str | None) -> None:
         """Raise if a worker, or any, is gone or does not answer; called after it was lost."""
         return
 
@@ -80,7 +80,7 @@ class ShardPlan:
 
     shard: ShardSpec
     worker: str
-    rows: Kept | None = None  # rows of a table that the shard begins with
+    rows: Snapshot | None = None  # rows of a table that the shard begins with
 
     @property
     def table(self) -> TableSpec | None:
@@ -101,7 +101,8 @@ class Cluster(ABC):
     watched: bool = True
 
     def __init__(self) -> None:
-        #: Losses after which partitions were made again, not by `renew`; and the seconds of it.
+        #: Losses after which partitions were made again, but for those that `end_generation` was
+        #: given; and the seconds that took.
         self.lost: list[tuple[str, float]] = []
 
     def publish(self, event: Mapping[str, Any]) -> None:
@@ -204,7 +205,7 @@ class Cluster(ABC):
         and `watch` may be left out.
         """
 
-    def salvage(self, session: Session) -> Session:
+    def read_after_death(self, session: Session) -> Session:
         """The same session, to be read; shards that are gone answer from what they have left.
 
         Raises ServerLostError: of one of them nothing is left.
@@ -216,7 +217,9 @@ class Cluster(ABC):
         return False
 
     @abstractmethod
-    def renew(self, lost: WorkerLostError | None = None, *, drop: bool = False) -> set[int]:
+    def end_generation(
+        self, lost: WorkerLostError | None = None, *, drop: bool = False
+    ) -> set[int]:
         """End the group at work, so that another one can be served and launched.
 
         Partitions that have gone with their workers are made again on others.

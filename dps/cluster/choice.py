@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _here: ContextVar[bool] = ContextVar("here", default=False)
 #: Seconds within which a scheduler answers that is there.
-_ANSWERS = 10.0
+_ANSWER_SECONDS = 10.0
 
 
 @contextmanager
@@ -44,7 +44,7 @@ def client_of(given: Any, timeout: float) -> Iterator[Any]:
             f"got {given!r}"
         )
     try:
-        client = Client(given, set_as_default=False, timeout=min(timeout, _ANSWERS))
+        client = Client(given, set_as_default=False, timeout=min(timeout, _ANSWER_SECONDS))
     except (OSError, ValueError) as error:
         raise ClusterError(f"no scheduler answers at client={given!r}: {error}") from error
     with client:

@@ -67,9 +67,9 @@ class ThreadCluster(Cluster):
         """Compute Dask partitions with Dask's own scheduler; keep others as they are."""
         given = [*partitions, *validation]
         if partitions and is_dask(partitions[0].X):
-            from dps.data.keep.computing import computed, keeping_of
+            from dps.data.keep.computing import computed, storage_for
 
-            self._keeping = keeping_of(self._fit, cache, given, len(partitions))
+            self._keeping = storage_for(self._fit, cache, given, len(partitions))
             self._partitions = computed(given, self._keeping, prepare, len(partitions), loading)
         else:
             self._partitions = given
@@ -155,7 +155,9 @@ class ThreadCluster(Cluster):
             self._running.start(spec.rank, function, spec, server, partitions)
         return self._running
 
-    def renew(self, lost: WorkerLostError | None = None, *, drop: bool = False) -> set[int]:
+    def end_generation(
+        self, lost: WorkerLostError | None = None, *, drop: bool = False
+    ) -> set[int]:
         """Stop and join the threads, free the shards.
 
         A thread in which a model never returns stays behind: nothing can end it. It is a daemon,
@@ -173,7 +175,7 @@ class ThreadCluster(Cluster):
 
     def close(self) -> None:
         """Give back the rows too."""
-        self.renew()
+        self.end_generation()
         self._partitions = []
 
 

@@ -20,11 +20,11 @@ from dps.data.survey.rows import WIDE
 #: Rows that say more than this of a column, on average, are likely to have all columns.
 _OFTEN = 32
 #: Stored values up to which a second copy of their columns is little memory.
-_MOST = 1 << 24
+_MAX_VALUES = 1 << 24
 
 
 @dataclass(frozen=True)
-class Columns:
+class OccurringColumns:
     """Some columns of a wider matrix.
 
     Examples
@@ -55,7 +55,7 @@ class Columns:
         return out
 
 
-def occurring(X: Any) -> tuple[Any, Columns | None]:
+def occurring(X: Any) -> tuple[Any, OccurringColumns | None]:
     """A sparse matrix without the columns that have no stored value, where that is worth it.
 
     X: array, CSR matrix or dataframe.
@@ -64,10 +64,10 @@ def occurring(X: Any) -> tuple[Any, Columns | None]:
     if not scipy.sparse.issparse(X) or X.format != "csr":
         return X, None
     total = X.shape[1]
-    if total < WIDE or X.nnz > min(_MOST, _OFTEN * total):
+    if total < WIDE or X.nnz > min(_MAX_VALUES, _OFTEN * total):
         return X, None
     numbers, indices = renumber(np.require(X.indices, requirements=["C", "A"]), total)
     if not len(numbers):
         return X, None
     shape = (X.shape[0], len(numbers))
-    return type(X)((X.data, indices, X.indptr), shape=shape), Columns(numbers, total)
+    return type(X)((X.data, indices, X.indptr), shape=shape), OccurringColumns(numbers, total)

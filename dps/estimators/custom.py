@@ -13,12 +13,12 @@ from sklearn.utils.validation import check_is_fitted
 
 from dps.data.collections.arrays import side_by_side
 from dps.data.collections.partitions import is_dask
-from dps.estimators.auto.passes import asks_for_steps, passes, refuse_passes
+from dps.estimators.auto.passes import minibatch_only_parameters, passes, refuse_passes
 from dps.estimators.auto.steps import check_known, rate_of, schedule_of
 from dps.estimators.base.classifier import AnyClassifier
 from dps.estimators.base.declare import estimator
 from dps.estimators.base.estimator import DistributedEstimator
-from dps.estimators.base.nested import Maker
+from dps.estimators.base.nested import MakesModel
 from dps.estimators.base.regressor import AnyRegressor
 from dps.estimators.base.user_models import (
     ModelLossOfLabels,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from dps.training.job import Job
 
 #: Parameters up to which "auto" is L-BFGS.
-_FEW = 1000
+_MAX_LBFGS_PARAMETERS = 1000
 #: Adam's learning rate as published; nothing is known of the scale of a model's parameters.
 _ADAM = 0.001
 
@@ -65,7 +65,7 @@ params_ : dict of str to array
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class Stepped(Maker, DistributedEstimator):
+class UserModelEstimator(MakesModel, DistributedEstimator):
     """What estimators share whose models are users' own, and take stochastic steps."""
 
     optimizer: OptimizerLike = "auto"
@@ -151,7 +151,7 @@ class Stepped(Maker, DistributedEstimator):
 
     def _obstacles(self, request: Request) -> list[str]:
         """Why there are no passes over all rows."""
-        return [*["partial_fit"] * request.partial, *asks_for_steps(self)]
+        return [*["partial_fit"] * request.partial, *minibatch_only_parameters(self)]
 
     def _how(self) -> tuple[Optimizer, Schedule]:
         """How steps are taken."""
@@ -203,7 +203,7 @@ class Stepped(Maker, DistributedEstimator):
             if model.draws:
                 refuse_passes("a model that draws by chance")
             return True
-        fit = model.draws is False and not untrained and model.layout.size <= _FEW
+        fit = model.draws is False and not untrained and model.layout.size <= _MAX_LBFGS_PARAMETERS
         asked_for_none = self.optimizer == "auto" and not self._obstacles(survey)
         return asked_for_none and survey.tol is not None and fit
 
@@ -229,7 +229,7 @@ def _check_same(before: Any, model: Any) -> None:
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class _Custom(Stepped):
+class _Custom(UserModelEstimator):
     """What the two estimators share."""
 
     model: Any = field(kw_only=False)

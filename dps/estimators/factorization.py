@@ -34,7 +34,7 @@ from dps.estimators.base.declare import estimator
 from dps.estimators.base.regressor import Regressor
 from dps.estimators.fit.survey import Request, Survey
 from dps.estimators.predict.predict import FittedModel
-from dps.estimators.predict.tables import Part
+from dps.estimators.predict.tables import TableRows
 from dps.models import TableSpec
 from dps.models.factorization import FactorizationMachine
 from dps.optimizers import Adagrad, AdamW, Optimizer, Schedule
@@ -66,14 +66,14 @@ class _Machine(FittedModel):
     """A fitted machine, of whose table a block of rows needs few rows; see `TableRaw`."""
 
     @property
-    def table(self) -> Part | None:
+    def table(self) -> TableRows | None:
         """Of a machine whose rows came when they were touched."""
         held, width = self.model.inputs.held, self.model.key_width
         if held is None:
             return None
         return held, self.params[: len(held) * width].reshape(-1, width)
 
-    def with_rows(self, parts: Sequence[Part]) -> _Machine:
+    def with_rows(self, parts: Sequence[TableRows]) -> _Machine:
         """The machine with these rows alone."""
         behind = self.params[self.model.layout.offsets["intercept"] :]
         held = np.concatenate([ids for ids, _ in parts])

@@ -25,10 +25,10 @@ from dps.estimators.auto.linear import (
     choose_schedule,
     choose_steps,
     first_state,
-    takes_steps,
+    uses_minibatches,
 )
 from dps.estimators.auto.passes import refuse_passes
-from dps.estimators.auto.steps import asks_for_spread
+from dps.estimators.auto.steps import needs_scales
 from dps.estimators.base.classifier import Classifier
 from dps.estimators.base.declare import estimator
 from dps.estimators.base.estimator import DistributedEstimator
@@ -112,7 +112,7 @@ class _Linear(DistributedEstimator):
         from dps.data.survey.rows import Inspection
 
         before = None if request.start is None else request.start.optimizer
-        steps = takes_steps(self, request.loss, request.mode, request.tol)
+        steps = uses_minibatches(self, request.loss, request.mode, request.tol)
         numbers = None
         if request.encoding is not None:
             numbers = request.encoding.encoder._layout.number_columns
@@ -120,7 +120,7 @@ class _Linear(DistributedEstimator):
                 kept = np.isin(request.columns.numbers, numbers)
                 numbers = tuple(np.flatnonzero(kept).tolist())
         optimizer = choose_optimizer(self, request.loss)
-        spread = steps and asks_for_spread(optimizer, bool(self.average), before)
+        spread = steps and needs_scales(optimizer, bool(self.average), before)
         return Inspection(spread=spread, numbers=numbers)
 
     def _plan(self, survey: Survey) -> Job:

@@ -41,7 +41,7 @@ _NAMES = {
 
 
 @dataclass(frozen=True)
-class Part:
+class StoredFile:
     """A file of arrays beside a manifest."""
 
     name: str  # of the file; it begins with ``part-``
@@ -121,7 +121,7 @@ def read_manifest(path: PathLike) -> Any:
     return _manifest(_read(fs, shown, root, MANIFEST, "nothing was saved there"), shown)["content"]
 
 
-def write_part(path: PathLike, name: str, arrays: Mapping[str, np.ndarray]) -> Part:
+def write_part(path: PathLike, name: str, arrays: Mapping[str, np.ndarray]) -> StoredFile:
     """Write a file of arrays into a directory, for a manifest that is to come.
 
     path: a directory, which is made.
@@ -131,10 +131,10 @@ def write_part(path: PathLike, name: str, arrays: Mapping[str, np.ndarray]) -> P
     _, fs, root = file_system(path)
     fs.makedirs(root, exist_ok=True)
     digest, count = write_file(fs, root, name, _chunks(arrays))
-    return Part(name, digest, count)
+    return StoredFile(name, digest, count)
 
 
-def read_part(path: PathLike, part: Part) -> dict[str, np.ndarray]:
+def read_part(path: PathLike, part: StoredFile) -> dict[str, np.ndarray]:
     """Read a part that a manifest names.
 
     Raises FileNotFoundError: it is not there.

@@ -2,8 +2,8 @@
 
 A partition's scores become whole numbers in the same order (the bits of a float64), each with the
 weight of the rows that have it, by class. Two such lists merge into one. Where one is longer than
-`_MOST`, the last bits are dropped until it is not: what that comes to depends on all the scores
-and on no order of merging.
+`_MAX_SCORES`, the last bits are dropped until it is not: what that comes to depends on all
+scores and on no order of merging.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dps.metrics.sums import Metric, merged, same_shape
 if TYPE_CHECKING:
     from dps._typing import ClientLike, Label, VectorLike
 
-_MOST = 1 << 18  # distinct scores, of 24 bytes each
+_MAX_SCORES = 1 << 18  # distinct scores, of 24 bytes each
 
 
 def _second_of_two(y: Any, scores: Any, options: dict[str, object]) -> tuple[Any, Any, Any]:
@@ -370,7 +370,7 @@ def _joined(
 ) -> _Counts:
     """Equal keys as one; codes are the class that each weight is of."""
     distinct, places = np.unique(keys, return_inverse=True)
-    while len(distinct) > _MOST:
+    while len(distinct) > _MAX_SCORES:
         dropped += 1
         shorter, again = np.unique(distinct >> np.uint64(1), return_inverse=True)
         distinct, places = shorter, again[places]

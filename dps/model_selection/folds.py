@@ -23,7 +23,7 @@ from dps.data.collections.sealed import sealed
 from dps.data.feed.batches import FOLDS, order_of
 from dps.data.feed.targets import as_targets
 from dps.data.survey.labels import kind_of
-from dps.model_selection.splits import TEST, TRAIN, Given, asks_for_labels, pairs_of
+from dps.model_selection.splits import TEST, TRAIN, RowSplits, asks_for_labels, splits_of
 
 if TYPE_CHECKING:
     from dps._typing import ClientLike, MatrixLike, Splitting, VectorLike
@@ -151,8 +151,8 @@ class Folds:
             n = sum(lengths)
             found = _of_each(client, as_targets, lazy) if lazy else [groups]
             labels = _of_each(client, as_targets, parts[1]) if by_labels else [None]
-            pairs = pairs_of(cv, n, _joined(found, n, "groups"), _joined(labels, n, "y"))
-            given = Given.of(pairs, n)
+            pairs = splits_of(cv, n, _joined(found, n, "groups"), _joined(labels, n, "y"))
+            given = RowSplits.of(pairs, n)
             roles, by = given.roles, [*given.cut(lengths)]
         self._roles = roles
         self._whole = isinstance(cv, PartitionKFold) and cv.by == "partitions"

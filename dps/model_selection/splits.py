@@ -23,7 +23,7 @@ _MOST_PIECES = 256
 
 
 @dataclass(frozen=True, eq=False)
-class Assigned:
+class FoldNumbers:
     """The pieces of the rows of one partition."""
 
     pieces: NDArray[np.int64]  # (rows,)
@@ -41,7 +41,7 @@ class Assigned:
 
 
 @dataclass(frozen=True, eq=False)
-class Given:
+class RowSplits:
     """Splits of numbered rows."""
 
     # (n_pieces, n_splits) what each split does with each piece: `TRAIN`, `TEST` or 0, neither.
@@ -49,7 +49,7 @@ class Given:
     pieces: NDArray[np.int64]  # (n,) the piece of each row
 
     @classmethod
-    def of(cls, pairs: Sequence[tuple[Any, Any]], n_rows: int) -> Given:
+    def of(cls, pairs: Sequence[tuple[Any, Any]], n_rows: int) -> RowSplits:
         """From the row numbers, or masks, to train on and to score on, of each split.
 
         Raises ValueError: there is no such row, one comes twice, or there is no row to train on or
@@ -79,9 +79,9 @@ class Given:
             )
         return cls(distinct, pieces.reshape(-1).astype(np.int64))
 
-    def cut(self, lengths: Sequence[int]) -> list[Assigned]:
+    def cut(self, lengths: Sequence[int]) -> list[FoldNumbers]:
         """For partitions of such lengths."""
-        return [Assigned(rows) for rows in np.split(self.pieces, np.cumsum(lengths)[:-1])]
+        return [FoldNumbers(rows) for rows in np.split(self.pieces, np.cumsum(lengths)[:-1])]
 
 
 def _numbers(given: object, n_rows: int, where: str) -> NDArray[np.int64]:
@@ -105,7 +105,9 @@ def asks_for_labels(cv: Splitting | None) -> bool:
     return hasattr(cv, "split") and "Stratified" in type(cv).__name__
 
 
-def pairs_of(cv: Any, n_rows: int, groups: Any = None, labels: Any = None) -> list[tuple[Any, Any]]:
+def splits_of(
+    cv: Any, n_rows: int, groups: Any = None, labels: Any = None
+) -> list[tuple[Any, Any]]:
     """The splits of a splitter of scikit-learn's, or of an iterable of pairs.
 
     groups, labels: (n_rows,) arrays, the group and the label of each row, for splitters that ask

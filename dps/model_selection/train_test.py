@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 #: Rows that stand for all, where nobody knows how many there are.
 _MANY = 1 << 20
-_MOST = 1 << 31
+_MAX_ROWS = 1 << 31
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def train_test_split(
         if stratify is not None:
             raise ValueError("stratify needs shuffle=True")
         return [side for v in cut for side in (v[:train], v[train : train + test])]
-    if total > _MOST:  # products of two such numbers would not fit in 64 bits
+    if total > _MAX_ROWS:  # products of two such numbers would not fit in 64 bits
         train, test, total = train * _MANY // total, test * _MANY // total, _MANY
     seed = int(check_random_state(random_state).randint(2**31 - 1))
     labels = [None] * len(parts[0]) if stratify is None else every[-1].tasks

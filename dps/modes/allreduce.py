@@ -99,7 +99,7 @@ class AllReduce(PausingMode):
                 )
         if self.takes_steps_only:
             self.check_pauses("period, or outer")
-        if self.goes_round and self.access == "stream":
+        if self.uses_ring and self.access == "stream":
             raise ValueError(
                 "algorithm='ring' needs a window beside each replica: access='stream' has none"
             )
@@ -115,7 +115,7 @@ class AllReduce(PausingMode):
         return math.inf if self.takes_steps_only else super().pauses_every
 
     @property
-    def goes_round(self) -> bool:
+    def uses_ring(self) -> bool:
         """Whether whole vectors go from neighbour to neighbour."""
         return self.algorithm == "ring"
 
@@ -150,4 +150,4 @@ class AllReduce(PausingMode):
             spec.rank, spec.channels, spec.held, spec.total, spec.version, spec.activity,
             spec.update, spec.host,
         )  # fmt: skip
-        return RingStep(*given, spec.place) if self.goes_round else AllReduceStep(*given)
+        return RingStep(*given, spec.place) if self.uses_ring else AllReduceStep(*given)

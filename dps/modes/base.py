@@ -122,7 +122,7 @@ class Mode(Configuration, ABC):
         return False
 
     @property
-    def goes_round(self) -> bool:
+    def uses_ring(self) -> bool:
         """Whether whole vectors go from neighbour to neighbour, so that each needs a shard."""
         return False
 

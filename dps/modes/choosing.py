@@ -20,11 +20,11 @@ from dps.monitor.words import duration, percent
 #: How many times the usual one a replica may take for a row before it is slow.
 _SLOW = 1.5
 #: A share of the time that is much, as for advice (``monitor/advice.py``).
-_MUCH = 0.35
+_LARGE_SHARE = 0.35
 #: How many times as fast another mode must be expected to be.
 _GAIN = 1.25
 #: Seconds that it must be expected to save; ending a group and starting another one takes some.
-_WORTH = 1.0
+_MIN_SAVED_SECONDS = 1.0
 #: Local steps between two reductions.
 _PERIOD = 16
 #: Steps that replicas may be apart, and so many of them whose dense gradients, each about as many
@@ -97,7 +97,7 @@ def choose(figures: Figures, begun: Mode) -> Choice:
     if other.mode == begun:
         return other
     saved = figures.left * (1.0 - 1.0 / other.gain)
-    if saved < _WORTH:
+    if saved < _MIN_SAVED_SECONDS:
         return Choice(
             begun,
             f"{other.mode.described} would save {duration(saved)} at most, less than a change "
@@ -119,17 +119,17 @@ def _other(figures: Figures, begun: Mode) -> Choice:
     as_begun: dict[str, Any] = {"access": begun.access}
     if slow := _slow(figures):
         return _without(slow, figures, begun, as_begun)
-    if figures.table and idle > _MUCH:
+    if figures.table and idle > _LARGE_SHARE:
         reason = f"{shares}, and rows of a table need not wait for those of others"
         return Choice(Hybrid(**as_begun), reason, 1.0 / (1.0 - idle / 2.0))
-    if figures.hosts > 1 and idle > _MUCH:
+    if figures.hosts > 1 and idle > _LARGE_SHARE:
         between = f"{shares}, between {figures.hosts} hosts"
         if figures.by_keys:  # a replica has as many fewer steps an epoch as there are replicas
             gain = whole / (compute + communicate / n)
             return Choice(Async(**as_begun), f"{between}, and few keys are in two batches", gain)
         gain = whole / (compute + (communicate + wait) / _PERIOD)
         return Choice(AllReduce(**as_begun, period=_PERIOD), between, gain)
-    if figures.hosts == 1 and wait > _MUCH * whole:
+    if figures.hosts == 1 and wait > _LARGE_SHARE * whole:
         if not figures.by_keys and n > _FEW:
             return Choice(begun, f"{shares}, but gradients of {n} replicas would be too old")
         gain = whole / (compute + communicate)

@@ -12,9 +12,9 @@ from statistics import median
 from dps.monitor.words import duration, host, percent
 
 #: A share of all time that is worth doing something about.
-_MUCH = 0.35
+_LARGE_SHARE = 0.35
 #: A share of computing that is as it should be.
-_MOST = 0.6
+_GOOD_COMPUTE_SHARE = 0.6
 #: A share of waiting for one replica that is worth naming it.
 _SOME = 0.15
 #: Seconds of all replicas below which nothing is to be said of a fit.
@@ -111,7 +111,7 @@ def advise(
         )
     if whole < _SHORT:
         return said
-    if part["load"] > _MUCH:
+    if part["load"] > _LARGE_SHARE:
         said.append(
             f"{percent(part['load'])} of the time is reading and converting rows: persist the data "
             "in the form in which it is trained on (float32 or float64, or CSR) before the fit."
@@ -120,10 +120,10 @@ def advise(
     waited_for = _waited_for(accounts, together and not full_batch)
     if waited_for and part["wait"] > _SOME:
         said.append(f"{percent(part['wait'])} of the time is waiting for {waited_for}")
-    elif part["wait"] > _MUCH:
+    elif part["wait"] > _LARGE_SHARE:
         remedy = _remedy(together, full_batch, max_delay)
         said.append(f"{percent(part['wait'])} of the time is waiting{remedy}")
-    if part["communicate"] > _MUCH:
+    if part["communicate"] > _LARGE_SHARE:
         said.append(_communicating(accounts, part["communicate"], full_batch))
     if not in_step and staleness > _STALE * max(1, len(accounts) - 1):
         said.append(
@@ -136,7 +136,7 @@ def advise(
             "replica is much slower than the others: let more of them count (drop_after=, "
             "backups=, late_gradients='add')."
         )
-    if not said and part["compute"] > _MOST:
+    if not said and part["compute"] > _GOOD_COMPUTE_SHARE:
         said.append(
             f"{percent(part['compute'])} of the time is computing: more workers would make it "
             "faster, settings would not."

@@ -40,7 +40,7 @@ class Rates:
         """Those of an epoch of the fit, and the updates before the first of them."""
         return self._within(epoch), self.version + epoch * self.updates
 
-    def around(self, epoch: int) -> tuple[NDArray[np.float64], int]:
+    def of_three_epochs(self, epoch: int) -> tuple[NDArray[np.float64], int]:
         """Those of the epoch before, of this one and of the next: where nobody waits.
 
         Before the first epoch and behind the last, where no step is, the nearest rate is repeated.
@@ -50,7 +50,7 @@ class Rates:
         missing = (first - (epoch - 1)) * self.updates, (epoch + 1 - last) * self.updates
         return np.pad(rates, missing, "edge"), self.version + (epoch - 1) * self.updates
 
-    def onward(self, epochs: int, version: int) -> tuple[NDArray[np.float64], int]:
+    def from_last_flush(self, epochs: int, version: int) -> tuple[NDArray[np.float64], int]:
         """Those of three epochs after some have been closed, and so many updates.
 
         Where an epoch may have fewer updates than expected, or one more.

@@ -19,14 +19,14 @@ from dps.optimizers import Optimizer
 from dps.optimizers.names import OPTIMIZERS
 from dps.parameter_server.arguments import Initial, initial_values, learning_rate_of
 from dps.parameter_server.shard.layout import ServerSpec
-from dps.parameter_server.shard.mirroring import Taken
+from dps.parameter_server.shard.mirroring import PartSnapshot
 from dps.parameter_server.table import EmbeddingTable
 
 if TYPE_CHECKING:
     from dps._typing import PathLike
 
 #: Rows or pushes that are believed.
-_MOST = 1 << 62
+_LARGEST_COUNT = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -34,15 +34,17 @@ class SavedServer:
     """What files say."""
 
     tensors: Initial
-    whole: dict[str, Taken]
+    whole: dict[str, PartSnapshot]
     optimizer: Optimizer
     rate: float
     notes: dict[str, bytes]
 
     @property
-    def without_state(self) -> dict[str, Taken]:
+    def without_state(self) -> dict[str, PartSnapshot]:
         """The same for another optimizer: parameters alone, whose updates count from 0."""
-        return {name: Taken(each.values[:1], each.ids, 0) for name, each in self.whole.items()}
+        return {
+            name: PartSnapshot(each.values[:1], each.ids, 0) for name, each in self.whole.items()
+        }
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ _KINDS = [
 def write_server(
     path: PathLike,
     spec: ServerSpec,
-    tensors: Mapping[str, Taken],
+    tensors: Mapping[str, PartSnapshot],
     notes: Mapping[str, bytes],
 ) -> None:
     """Write what all tensors were, and notes.
@@ -136,7 +138,9 @@ def read_server(path: PathLike) -> SavedServer:
         )
     except (TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"{path} is damaged: {error}") from error
-    whole = {name: Taken(each.values, each.ids, each.version) for name, each in tensors.items()}
+    whole = {
+        name: PartSnapshot(each.values, each.ids, each.version) for name, each in tensors.items()
+    }
     return SavedServer(initial, whole, server.optimizer, rate, notes)
 
 
@@ -155,9 +159,11 @@ def _checked(name: str, tensor: object, state_rows: int) -> _Tensor:
     values, ids, shape = tensor.values, tensor.ids, tensor.shape
     if not isinstance(values, np.ndarray) or values.dtype not in (np.float32, np.float64):
         raise ValueError(f"{name!r} holds no numbers")
-    if not isinstance(shape, tuple) or not all(type(n) is int and 0 < n < _MOST for n in shape):
+    if not isinstance(shape, tuple) or not all(
+        type(n) is int and 0 < n < _LARGEST_COUNT for n in shape
+    ):
         raise ValueError(f"{name!r} has the shape {shape!r}")
-    if type(tensor.version) is not int or not 0 <= tensor.version < _MOST:
+    if type(tensor.version) is not int or not 0 <= tensor.version < _LARGEST_COUNT:
         raise ValueError(f"{name!r} has had {tensor.version!r} pushes")
     if tensor.table is None and ids is not None:
         raise ValueError(f"{name!r} is no table, and has ids")

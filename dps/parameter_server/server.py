@@ -31,7 +31,7 @@ from dps.parameter_server.client import local as places
 from dps.parameter_server.reports import report
 from dps.parameter_server.saved import read_server, write_server
 from dps.parameter_server.shard.layout import Rule, ServerSpec
-from dps.parameter_server.shard.mirroring import Taken
+from dps.parameter_server.shard.mirroring import PartSnapshot
 from dps.parameter_server.tensors import NamedTensors
 from dps.parameter_server.whole import whole_of
 
@@ -143,7 +143,7 @@ class ParameterServer(NamedTensors):
     def _make(
         self,
         given: Initial,
-        initial: Mapping[str, Taken],
+        initial: Mapping[str, PartSnapshot],
         optimizer: Optimizer,
         learning_rate: float | None,
         where: _Where,

@@ -15,7 +15,7 @@ import numpy as np
 from dps.errors import DPSError
 from dps.optimizers import Optimizer
 from dps.parameter_server.shard.layout import TensorSpec
-from dps.parameter_server.shard.mirroring import Taken, pieces_of
+from dps.parameter_server.shard.mirroring import PartSnapshot, pieces_of
 from dps.parameter_server.table import EmbeddingTable
 
 #: Elements that are read at a time.
@@ -26,16 +26,16 @@ class CopyLostError(Exception):
     """A copy that is being read is gone: its shard was lost, or a mirror leads now."""
 
 
-def whole_of(given: Mapping[str, Any]) -> dict[str, Taken]:
+def whole_of(given: Mapping[str, Any]) -> dict[str, PartSnapshot]:
     """What tensors begin with; tables begin without rows."""
     return {
-        name: Taken(value.reshape(1, len(value) if value.ndim else 1, -1), None, 0)
+        name: PartSnapshot(value.reshape(1, len(value) if value.ndim else 1, -1), None, 0)
         for name, value in given.items()
         if not isinstance(value, EmbeddingTable)
     }
 
 
-def restore(tensor: TensorSpec, whole: Taken, call: Callable[..., Any]) -> None:
+def restore(tensor: TensorSpec, whole: PartSnapshot, call: Callable[..., Any]) -> None:
     """Have the parts of a tensor begin with what it was.
 
     whole: all rows; optimizer state that is not there stays as it is at first.
@@ -43,17 +43,17 @@ def restore(tensor: TensorSpec, whole: Taken, call: Callable[..., Any]) -> None:
     """
     for part, (_, first, last) in enumerate(tensor.parts):
         if whole.ids is None:
-            own = Taken(whole.values[:, first:last], None, whole.version)
+            own = PartSnapshot(whole.values[:, first:last], None, whole.version)
         else:
             mine = tensor.part_of(whole.ids) == part
-            own = Taken(whole.values[:, mine], whole.ids[mine], whole.version)
+            own = PartSnapshot(whole.values[:, mine], whole.ids[mine], whole.version)
         for method, *args in pieces_of(own):
             call(tensor, part, method, *args)
 
 
 def gathered(
     tensor: TensorSpec, optimizer: Optimizer, lost: Container[int], call: Callable[..., Any]
-) -> Taken:
+) -> PartSnapshot:
     """Read a tensor in pieces into one copy; rows of tables in the order of their ids.
 
     lost: shards whose rows are zeros in arrays and missing in tables.
@@ -91,7 +91,7 @@ def gathered(
                     except LookupError as error:
                         raise CopyLostError("a shard has no copy of its part") from error
         version = max((version for _, _, version in frozen.values()), default=0)
-        return Taken(values, ids, version)
+        return PartSnapshot(values, ids, version)
     finally:
         for part in frozen:
             with contextlib.suppress(DPSError, CopyLostError):

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dps.data.keep.tables import Flat, Ragged, Table
+from dps.data.keep.tables import FieldTable, Flat, Ragged
 
 
 class ColumnError(ValueError):
@@ -32,7 +32,7 @@ def together(problems: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True)
-class Numbers:
+class NumericColumn:
     """A column of numbers."""
 
     values: np.ndarray  # (n,) of a dtype that kernels read; NaN where a value is missing
@@ -42,7 +42,7 @@ class Numbers:
 
 
 @dataclass(frozen=True)
-class Codes:
+class CategoryColumn:
     """A column of categories or strings."""
 
     codes: np.ndarray  # (n,) positions in `values`; -1 is missing
@@ -68,7 +68,7 @@ class EmptyColumn:
     missing: int
 
 
-Read = Numbers | Codes | ListColumn | EmptyColumn
+Read = NumericColumn | CategoryColumn | ListColumn | EmptyColumn
 
 
 @dataclass(frozen=True)
@@ -90,22 +90,27 @@ class ReadFrame:
         """Rows and columns."""
         return self.rows, len(self.columns)
 
-    def table(self) -> Table:
+    def table(self) -> FieldTable:
         """The columns as fields, of which the distinct values stay in memory."""
         fields = [_FIELDS[type(column)](column) for column in self.columns.values()]
         empty = {name: without(column, "rows") for name, column in self.columns.items()}
         filled = tuple(field for field in fields if field is not None)
-        return Table(self.rows, filled, FrameMaker(empty, self.defects))
+        return FieldTable(self.rows, filled, FrameMaker(empty, self.defects))
 
 
 _FIELDS: dict[type, Callable[[Any], Flat | Ragged | None]] = {
-    Numbers: lambda column: Flat(column.values),
-    Codes: lambda column: Flat(column.codes),
+    NumericColumn: lambda column: Flat(column.values),
+    CategoryColumn: lambda column: Flat(column.codes),
     ListColumn: lambda column: Ragged(column.starts, (column.codes,)),
     EmptyColumn: lambda column: None,
 }
-_ROWS = {Numbers: ("values",), Codes: ("codes",), ListColumn: ("starts", "codes"), EmptyColumn: ()}
-_VALUES = {Numbers: (), Codes: ("values",), ListColumn: ("values",), EmptyColumn: ()}
+_ROWS = {
+    NumericColumn: ("values",),
+    CategoryColumn: ("codes",),
+    ListColumn: ("starts", "codes"),
+    EmptyColumn: (),
+}
+_VALUES = {NumericColumn: (), CategoryColumn: ("values",), ListColumn: ("values",), EmptyColumn: ()}
 
 
 def without(column: Read, what: Literal["rows", "values"]) -> Read:
@@ -127,9 +132,9 @@ class FrameMaker:
         left = iter(fields)
         found: dict[Any, Read] = {}
         for name, column in self.columns.items():
-            if isinstance(column, Numbers):
+            if isinstance(column, NumericColumn):
                 found[name] = replace(column, values=next(left).values)
-            elif isinstance(column, Codes):
+            elif isinstance(column, CategoryColumn):
                 found[name] = replace(column, codes=next(left).values)
             elif isinstance(column, ListColumn):
                 rows = next(left)

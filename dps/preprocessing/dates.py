@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dps.preprocessing.columns import Codes, Numbers, Read
+from dps.preprocessing.columns import CategoryColumn, NumericColumn, Read
 from dps.preprocessing.dtypes import kind_of
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def parts_of_dates(series: pd.Series, name: str) -> dict[Any, Read]:
     missing = series.isna().to_numpy()
     count = int(missing.sum())
     if series.dtype.kind == "m":
-        return {f"{name}_days": Numbers(_days(series.to_numpy()), count)}
+        return {f"{name}_days": NumericColumn(_days(series.to_numpy()), count)}
     found: dict[Any, Read] = {}
     for part in _PARTS:
         numbers = getattr(series.dt, part).to_numpy(np.float64, na_value=np.nan)
@@ -51,10 +51,12 @@ def parts_of_dates(series: pd.Series, name: str) -> dict[Any, Read]:
         codes = np.searchsorted(values, np.where(missing, 0, numbers))
         codes[missing] = -1
         small = np.int8 if len(values) < 1 << 7 else np.int32
-        found[f"{name}_{part}"] = Codes(codes.astype(small), pd.Index(values), False, count)
+        found[f"{name}_{part}"] = CategoryColumn(
+            codes.astype(small), pd.Index(values), False, count
+        )
     if series.dt.tz is not None:
         series = series.dt.tz_convert(None)
-    found[f"{name}_days"] = Numbers(_days(series.to_numpy()), count)
+    found[f"{name}_days"] = NumericColumn(_days(series.to_numpy()), count)
     return found
 
 

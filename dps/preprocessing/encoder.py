@@ -19,8 +19,8 @@ from dps.preprocessing.dtypes import check_frame, unfit_columns
 
 if TYPE_CHECKING:
     from dps._typing import MatrixLike, VectorLike
-    from dps.preprocessing.layout import Layout
-    from dps.preprocessing.reader import Reader
+    from dps.preprocessing.layout import FrameLayout
+    from dps.preprocessing.reader import FrameReader
     from dps.preprocessing.survey import FrameSurvey
 
 #: Parameters for columns that have one a category, and what they are without.
@@ -124,7 +124,7 @@ class FrameEncoder(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):
         "dtype": "no_validation",
     }
 
-    _layout: Layout
+    _layout: FrameLayout
     _names: tuple[Any, ...]
     _unfit: list[str]
 
@@ -225,7 +225,7 @@ class FrameEncoder(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):
 
     # How the estimators use it, partition by partition.
 
-    def _begin(self, X: Any) -> Reader:
+    def _begin(self, X: Any) -> FrameReader:
         """Take in the columns of a frame that is to be learned from, without a look at values."""
         self._validate_params()
         _check_interactions(self.interactions or ())
@@ -240,8 +240,8 @@ class FrameEncoder(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):
                 "The 'dtype' parameter of FrameEncoder must be 'auto', float32 or float64. "
                 f"Got {self.dtype!r} instead."
             )
-        from dps.preprocessing.reader import Reader
-        from dps.preprocessing.survey import Survey
+        from dps.preprocessing.reader import FrameReader
+        from dps.preprocessing.survey import SurveyFrame
 
         meta = _meta(X)
         check_frame(meta)
@@ -254,8 +254,8 @@ class FrameEncoder(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):
         unfit, self._unfit = unfit_columns(meta, parts)
         names = tuple(name for name in self._names if name not in unfit)
         counts = self.min_frequency is not None or self.max_categories is not None
-        survey = Survey(self.n_buckets is None, counts)
-        return Reader(names, survey, parts, not isinstance(self.lists, str))
+        survey = SurveyFrame(self.n_buckets is None, counts)
+        return FrameReader(names, survey, parts, not isinstance(self.lists, str))
 
     def _learn(self, surveys: Sequence[FrameSurvey], whole: bool = False) -> Self:
         """Fit to what was found in the partitions of the frame that was begun with."""
@@ -276,7 +276,7 @@ class FrameEncoder(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):
         self._layout = make_layout(merge(surveys, whole), self._names, self._unfit, options)
         return self._learned()
 
-    def _restored(self, layout: Layout) -> Self:
+    def _restored(self, layout: FrameLayout) -> Self:
         """Be what an encoder was that had learned this."""
         self._layout, self._names = layout, layout.columns
         self.n_features_in_ = len(layout.columns)

@@ -13,11 +13,11 @@ import numpy as np
 
 from dps.data.hashing import buckets_of, hashes_of
 from dps.preprocessing.columns import (
-    Codes,
+    CategoryColumn,
     ColumnError,
     EmptyColumn,
     ListColumn,
-    Numbers,
+    NumericColumn,
     Read,
     kind_of_values,
 )
@@ -84,7 +84,7 @@ class Number:
         column = columns[self.name]
         if isinstance(column, EmptyColumn):
             return np.full(rows, np.nan)
-        if not isinstance(column, Numbers):
+        if not isinstance(column, NumericColumn):
             raise _changed(self.name, "numbers", _WORDS[type(column)])
         return column.values
 
@@ -138,7 +138,7 @@ class OneHot:
             places[shared] = len(self.categories)
         return places
 
-    def check(self, column: Codes, places: np.ndarray) -> None:
+    def check(self, column: CategoryColumn, places: np.ndarray) -> None:
         """Raise where a row has a category that is not known, if that is an error."""
         if self.unknown != "error":
             return
@@ -274,7 +274,7 @@ class Cross:
         for name, column in zip(self.members, read, strict=True):
             if isinstance(column, ListColumn):
                 raise _changed(name, "categories", "lists")
-        if not all(isinstance(column, Codes) for column in read):
+        if not all(isinstance(column, CategoryColumn) for column in read):
             return LookupWriter(self, self.members, first)
         hashes = [hashes_of(column.values) for column in read]  # type: ignore[union-attr]
         return CrossWriter(self.members, hashes, first, self.n_buckets)
@@ -287,7 +287,7 @@ def _writer(feature: OneHot | Hashed, columns: dict[Any, Read], first: int, miss
         raise _changed(feature.name, "categories", "lists")
     if isinstance(column, EmptyColumn):
         return MissingWriter(missing)
-    if isinstance(column, Numbers):
+    if isinstance(column, NumericColumn):
         return LookupWriter(feature, (feature.name,), first)
     places = feature.places(column.values)
     if isinstance(feature, OneHot):
@@ -300,7 +300,7 @@ def _check_buckets(n_buckets: int, least: int) -> None:
         raise ValueError(f"n_buckets is {n_buckets!r}, up to {_MOST_BUCKETS} are possible")
 
 
-_WORDS = {Numbers: "numbers", Codes: "categories or strings", ListColumn: "lists"}
+_WORDS = {NumericColumn: "numbers", CategoryColumn: "categories or strings", ListColumn: "lists"}
 
 
 def _changed(name: object, before: str, now: str) -> ColumnError:

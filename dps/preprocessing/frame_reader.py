@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from dps.data.collections.partitions import is_frame
 from dps.data.hashing import Hashes, hashes_of
 from dps.preprocessing.columns import (
-    Codes,
+    CategoryColumn,
     ColumnError,
     EmptyColumn,
     ListColumn,
-    Numbers,
+    NumericColumn,
     Read,
     ReadFrame,
 )
@@ -75,16 +75,16 @@ def keep_frame(read: ReadFrame, *, hashed: bool, ordered: bool = False) -> ReadF
 
 
 def _detached(read: Read, hashed: bool, ordered: bool) -> Read:
-    if isinstance(read, Numbers) and read.values.base is not None:
+    if isinstance(read, NumericColumn) and read.values.base is not None:
         return replace(read, values=read.values.copy())
     if isinstance(read, ListColumn):
         numbers = numbers_in(read.values) if ordered else None
         values = Hashes(hashes_of(read.values)) if numbers is None else numbers
         return ListColumn(read.starts, read.codes, values, read.missing)
-    if isinstance(read, Codes):
+    if isinstance(read, CategoryColumn):
         codes = read.codes if read.codes.base is None else read.codes.copy()
         values = Hashes(hashes_of(read.values)) if hashed else read.values
-        return Codes(codes, values, read.given, read.missing)
+        return CategoryColumn(codes, values, read.given, read.missing)
     return read
 
 
@@ -115,7 +115,7 @@ def _read(series: pd.Series, name: str) -> Read:
     raise ColumnError(f"column {name!r} of X{{place}} has dtype {series.dtype}: convert or drop it")
 
 
-def _numbers(series: pd.Series, name: str) -> Numbers:
+def _numbers(series: pd.Series, name: str) -> NumericColumn:
     dtype, exact = series.dtype, None
     if isinstance(dtype, np.dtype):
         values = series.to_numpy()
@@ -135,20 +135,20 @@ def _numbers(series: pd.Series, name: str) -> Numbers:
     elif not values.dtype.isnative:
         values = values.astype(values.dtype.newbyteorder("="))
     if values.dtype.kind != "f":
-        return Numbers(values, 0)
+        return NumericColumn(values, 0)
     with np.errstate(over="ignore", invalid="ignore"):  # finite only if all terms are
         if np.isfinite(values.sum()):
-            return Numbers(values, 0)
+            return NumericColumn(values, 0)
     infinite = np.isinf(values)
     if infinite.any():
         raise ColumnError(
             f"X{{place}} holds infinity (inf), in row {int(infinite.argmax())} of column "
             f"{name!r}: fill or drop such rows"
         )
-    return Numbers(values, int(np.isnan(values).sum()), exact)
+    return NumericColumn(values, int(np.isnan(values).sum()), exact)
 
 
-def _categories(series: pd.Series, name: str) -> Codes:
+def _categories(series: pd.Series, name: str) -> CategoryColumn:
     if hasattr(series, "cat"):
         codes, values, given = series.cat.codes.to_numpy(), series.cat.categories, True
     else:
@@ -157,7 +157,7 @@ def _categories(series: pd.Series, name: str) -> Codes:
         values, given = array.dictionary.to_pandas(), False
     if codes.dtype.itemsize > 4:
         codes = codes.astype(np.int32)
-    return Codes(codes, _plain(values, name), given, int((codes < 0).sum()))
+    return CategoryColumn(codes, _plain(values, name), given, int((codes < 0).sum()))
 
 
 def _plain(values: Any, name: str) -> Any:
@@ -179,7 +179,7 @@ def _plain(values: Any, name: str) -> Any:
     return index
 
 
-def _codes_of(series: pd.Series) -> Codes:
+def _codes_of(series: pd.Series) -> CategoryColumn:
     """Codes of strings, in the order in which they come."""
     import pandas as pd
 
@@ -192,7 +192,7 @@ def _codes_of(series: pd.Series) -> Codes:
         values = np.asarray(values, object)
     codes = _smallest(codes, len(values))
     missing = int((codes < 0).sum())
-    return Codes(codes, pd.Index(values, dtype=object), False, missing)
+    return CategoryColumn(codes, pd.Index(values, dtype=object), False, missing)
 
 
 def _smallest(codes: np.ndarray, n_values: int) -> np.ndarray:
@@ -202,7 +202,9 @@ def _smallest(codes: np.ndarray, n_values: int) -> np.ndarray:
     return codes.astype(np.int32)
 
 
-def _objects(series: pd.Series, name: str) -> Codes | ListColumn | EmptyColumn | Numbers:
+def _objects(
+    series: pd.Series, name: str
+) -> CategoryColumn | ListColumn | EmptyColumn | NumericColumn:
     import pandas as pd
 
     absent = series.isna().to_numpy()
@@ -230,7 +232,7 @@ def _objects(series: pd.Series, name: str) -> Codes | ListColumn | EmptyColumn |
             f"pd.to_numeric(X[{name!r}])"
         )
     values = pd.Index(np.asarray(values, object), dtype=object)
-    return Codes(_smallest(codes, len(values)), values, False, int(absent.sum()))
+    return CategoryColumn(_smallest(codes, len(values)), values, False, int(absent.sum()))
 
 
 def _lists(rows: np.ndarray, absent: NDArray[np.bool_], name: str) -> ListColumn:

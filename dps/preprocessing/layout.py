@@ -19,7 +19,7 @@ import scipy.sparse
 
 from dps._kernels.encode import RowEncoder
 from dps._kernels.gather import ColumnTable
-from dps.data.keep.tables import Table
+from dps.data.keep.tables import FieldTable
 from dps.data.survey.defects import gaps_message
 from dps.preprocessing.columns import (
     ColumnError,
@@ -45,7 +45,7 @@ MOST_COLUMNS = (1 << 31) - 1
 
 
 @dataclass(frozen=True)
-class Layout:
+class FrameLayout:
     """Encoded columns."""
 
     columns: tuple[Any, ...]  # names of the frame's columns
@@ -124,7 +124,7 @@ class Layout:
 
     def _encode(self, read: ReadFrame) -> Any:
         if not read.rows:
-            return _Bound(self.width, self.dtype)(read)
+            return _SpecialisedLayout(self.width, self.dtype)(read)
         self._check(read.columns, read.rows, read.defects)
         return self._bound(read.columns)(read)
 
@@ -145,7 +145,7 @@ class Layout:
         if problems:
             raise ColumnError(together(problems))
 
-    def bind(self, table: Table, where: int) -> Table:
+    def bind(self, table: FieldTable, where: int) -> FieldTable:
         """Rows of CSR in the place of rows of what was read of a partition.
 
         Of its distinct values only what is made of them is kept.
@@ -157,15 +157,19 @@ class Layout:
         try:
             if table.n_rows:
                 self._check(frames.columns, table.n_rows, frames.defects)
-            bound = self._bound(frames.columns) if table.n_rows else _Bound(self.width, self.dtype)
+            bound = (
+                self._bound(frames.columns)
+                if table.n_rows
+                else _SpecialisedLayout(self.width, self.dtype)
+            )
         except ColumnError as error:
             raise error.at(f" in partition {where}") from None
         columns = {name: without(column, "values") for name, column in frames.columns.items()}
-        return replace(table, make=_BoundMaker(FrameMaker(columns, {}), bound))
+        return replace(table, make=_PartitionEncoder(FrameMaker(columns, {}), bound))
 
-    def _bound(self, columns: dict[Any, Read]) -> _Bound:
+    def _bound(self, columns: dict[Any, Read]) -> _SpecialisedLayout:
         starts = accumulate((feature.width for feature in self.features), initial=0)
-        return _Bound(
+        return _SpecialisedLayout(
             self.width,
             self.dtype,
             tuple(feature for feature in self.features if isinstance(feature, Number)),
@@ -176,16 +180,16 @@ class Layout:
         )
 
 
-_known: weakref.WeakValueDictionary[str, Layout] = weakref.WeakValueDictionary()
+_known: weakref.WeakValueDictionary[str, FrameLayout] = weakref.WeakValueDictionary()
 
 
-def _layout(*values: Any) -> Layout:
+def _layout(*values: Any) -> FrameLayout:
     """A layout that was pickled: the one that is here already, if it is."""
-    return _known.setdefault(values[-1], Layout(*values))
+    return _known.setdefault(values[-1], FrameLayout(*values))
 
 
 @dataclass(frozen=True)
-class _Bound:
+class _SpecialisedLayout:
     """A layout for one partition, whose distinct values it needs no more."""
 
     width: int
@@ -219,11 +223,11 @@ class _Bound:
 
 
 @dataclass(frozen=True)
-class _BoundMaker:
+class _PartitionEncoder:
     """Makes the CSR that some rows of a partition are."""
 
     frames: FrameMaker
-    bound: _Bound
+    bound: _SpecialisedLayout
 
     def __call__(self, n_rows: int, fields: Sequence[Any]) -> Any:
         return self.bound(self.frames(n_rows, fields))

@@ -22,7 +22,7 @@ from dps.preprocessing.features import (
     TokenSequence,
     Unknown,
 )
-from dps.preprocessing.layout import MOST_COLUMNS, Layout, Missing
+from dps.preprocessing.layout import MOST_COLUMNS, FrameLayout, Missing
 from dps.preprocessing.survey import ColumnSurvey, FrameSurvey, missing_values
 
 #: Buckets of interactions and of lists where none were asked for.
@@ -46,7 +46,7 @@ class Options:
 
 def make_layout(
     survey: FrameSurvey, names: Sequence[Any], unfit: Sequence[str], options: Options
-) -> Layout:
+) -> FrameLayout:
     """What the columns of a surveyed frame become.
 
     unfit: defects that are known already.
@@ -75,7 +75,7 @@ def make_layout(
     if dtype == "auto":
         exact = all(column.exact for column in survey.columns.values())
         dtype = "float32" if exact else "float64"
-    return Layout(tuple(names), tuple(features), np.dtype(dtype).name, missing, options.parts)
+    return FrameLayout(tuple(names), tuple(features), np.dtype(dtype).name, missing, options.parts)
 
 
 def _problems(survey: FrameSurvey, n_buckets: int | None, missing: Missing) -> list[str]:

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 from dps.data.keep.keeping import give_back_unused
 from dps.preprocessing.columns import ReadFrame
 from dps.preprocessing.frame_reader import keep_frame, read_frame
-from dps.preprocessing.survey import FrameSurvey, Survey
+from dps.preprocessing.survey import FrameSurvey, SurveyFrame
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
 @dataclass(frozen=True)
-class Reader:
+class FrameReader:
     """Reads partitions of the frame that an encoder is fitted to."""
 
     names: tuple[Any, ...]  # of the columns
-    look: Survey  # made of each partition
+    look: SurveyFrame  # made of each partition
     parts: bool = False  # whether dates are read as their parts
     ordered: bool = False  # whether lists are read as sequences
 

@@ -19,7 +19,7 @@ from dps.preprocessing.features import (
     OneHot,
     TokenSequence,
 )
-from dps.preprocessing.layout import MOST_COLUMNS, Layout
+from dps.preprocessing.layout import MOST_COLUMNS, FrameLayout
 
 _FEATURES = Number | OneHot | Hashed | Bag | Cross | TokenSequence
 
@@ -37,7 +37,7 @@ def encoder_kinds() -> list[Kind]:
         Kind.of("feature:bag", Bag),
         Kind.of("feature:cross", Cross),
         Kind.of("feature:sequence", TokenSequence),
-        Kind.of("layout", Layout, _check_layout, _LAYOUT),
+        Kind.of("layout", FrameLayout, _check_layout, _LAYOUT),
         Kind("encoder", FrameEncoder, ("parameters", "layout"), _fields_of_encoder, _encoder),
         *(Kind(f"index:{cls.__name__}", cls, _INDEX, _fields_of_index, _index) for cls in indexes),
         Kind(
@@ -164,7 +164,7 @@ def _column_of(name: object, columns: tuple[Any, ...], parts: bool) -> Any:
     return owners[0] if owners else name
 
 
-def _check_layout(layout: Layout) -> None:
+def _check_layout(layout: FrameLayout) -> None:
     columns, parts, features = layout.columns, layout.parts, cast(Sequence[Any], layout.features)
     if len(set(columns)) < len(columns):
         raise ValueError("a column comes twice")
@@ -197,6 +197,6 @@ def _encoder(parameters: Any, layout: Any) -> FrameEncoder:
     encoder = FrameEncoder(**parameters)
     if layout is None:
         return encoder
-    if not isinstance(layout, Layout):
+    if not isinstance(layout, FrameLayout):
         raise ValueError(f"the layout of the encoder is {layout!r}")
     return encoder._restored(layout)

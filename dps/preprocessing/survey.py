@@ -15,10 +15,10 @@ import numpy as np
 
 from dps.data.survey.defects import ENCODE_MISSING
 from dps.preprocessing.columns import (
-    Codes,
+    CategoryColumn,
     ColumnError,
     ListColumn,
-    Numbers,
+    NumericColumn,
     Read,
     ReadFrame,
     kind_of_values,
@@ -56,7 +56,7 @@ class FrameSurvey:
 
 
 @dataclass(frozen=True)
-class Survey:
+class SurveyFrame:
     """Looks at a partition that has been read."""
 
     values: bool  # whether the distinct values of categories are wanted
@@ -68,12 +68,12 @@ class Survey:
         return FrameSurvey(read.rows, columns, read.defects)
 
     def _column(self, column: Read) -> ColumnSurvey:
-        if isinstance(column, Numbers):
+        if isinstance(column, NumericColumn):
             values = column.values
             there = values[~np.isnan(values)] if column.missing else values
             total = float(there.sum(dtype=np.float64))
             return ColumnSurvey("numbers", column.missing, total, len(there), _exact(values))
-        if isinstance(column, Codes):
+        if isinstance(column, CategoryColumn):
             if not self.values:
                 return ColumnSurvey("categories", column.missing)
             counts = None

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dps._kernels.encode import RowEncoder
-from dps.preprocessing.columns import Codes, Numbers, Read
+from dps.preprocessing.columns import CategoryColumn, NumericColumn, Read
 
 
 class Writer(Protocol):
@@ -134,14 +134,14 @@ def table_of_codes(places: np.ndarray, first: int, missing: int) -> NDArray[np.i
     return table
 
 
-def _codes(column: Read, rows: int) -> Codes:
+def _codes(column: Read, rows: int) -> CategoryColumn:
     import pandas as pd
 
-    if isinstance(column, Codes):
+    if isinstance(column, CategoryColumn):
         return column
-    if isinstance(column, Numbers):  # the values of categories, before astype("category")
+    if isinstance(column, NumericColumn):  # the values of categories, before astype("category")
         codes, values = pd.factorize(column.values if column.exact is None else column.exact)
         if column.exact is not None:
             codes = np.where(np.isnan(column.values), -1, codes)
-        return Codes(codes.astype(np.int32), pd.Index(values), False, column.missing)
-    return Codes(np.full(rows, -1, np.int8), pd.Index([], dtype=object), False, rows)
+        return CategoryColumn(codes.astype(np.int32), pd.Index(values), False, column.missing)
+    return CategoryColumn(np.full(rows, -1, np.int8), pd.Index([], dtype=object), False, rows)

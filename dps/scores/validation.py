@@ -63,7 +63,7 @@ class Score(ABC):
 
 
 @dataclass(frozen=True)
-class _OfRows(Score):
+class _MeanScore(Score):
     """A score whose reports are sums over rows."""
 
     @abstractmethod
@@ -79,7 +79,7 @@ class _OfRows(Score):
 
 
 @dataclass(frozen=True)
-class RowScore(_OfRows):
+class RowScore(_MeanScore):
     """The weighted mean over rows of a function of targets and predictions.
 
     Examples
@@ -160,7 +160,7 @@ def _codes(raw: np.ndarray) -> NDArray[np.intp]:
 
 
 @dataclass(frozen=True)
-class _Probabilities(_OfRows):
+class _Probabilities(_MeanScore):
     """A mean over rows of probabilities."""
 
     @property
@@ -202,7 +202,7 @@ class _Brier(_Probabilities):
 
 
 @dataclass(frozen=True)
-class _OfLabels(_OfRows):
+class _LabelScore(_MeanScore):
     """Precision, recall or their mean, by the weight of rows that have, and are given, a label."""
 
     what: str = "f1"  # {"precision", "recall", "f1"}
@@ -211,7 +211,7 @@ class _OfLabels(_OfRows):
     average: str = "macro"
     n_labels: int = 0
 
-    def about(self, targets: TargetEncoding, n_outputs: int) -> _OfLabels:
+    def about(self, targets: TargetEncoding, n_outputs: int) -> _LabelScore:
         """Of as many labels as there are."""
         n_labels = 0 if targets.classes is None else len(targets.classes)
         if self.average == "binary" and (targets.multilabel or n_labels != 2):
@@ -287,9 +287,9 @@ SUMS: dict[str, dict[str, Score]] = {
         "accuracy": RowScore(formulas.equal),
         "neg_log_loss": _LogLoss(),
         "neg_brier_score": _Brier(),
-        "balanced_accuracy": _OfLabels("recall", "balanced"),
+        "balanced_accuracy": _LabelScore("recall", "balanced"),
         **{
-            what + ("" if average == "binary" else f"_{average}"): _OfLabels(what, average)
+            what + ("" if average == "binary" else f"_{average}"): _LabelScore(what, average)
             for what in ("f1", "precision", "recall")
             for average in ("binary", "macro", "micro", "weighted")
         },

@@ -25,8 +25,8 @@ from dps.server.group.window import ABORTED, Field, Window, WindowSpec, Word
 from dps.server.memory.arrays import MemoryCard
 from dps.server.memory.files import sweep
 from dps.server.memory.host import host_id
-from dps.server.store.export import Asked, Writing, Written
-from dps.server.store.snapshots import Kept
+from dps.server.store.export import Exporter, ExportRequest, ExportResult
+from dps.server.store.snapshots import Snapshot
 from dps.server.store.store import Store, StoreSpec
 
 #: What makes a rank's end in the window of a shard: a class, or one with its mode's options.
@@ -212,7 +212,7 @@ class ParameterShard:
         """Updates applied."""
         return self.store.version
 
-    def snapshot(self, epochs: int, first: int = 0, steps: int = 0) -> Kept:
+    def snapshot(self, epochs: int, first: int = 0, steps: int = 0) -> Snapshot:
         """What was kept then, or a part of it, see `Snapshots.kept`."""
         return self.store.snapshots.kept(epochs, first, steps)
 
@@ -223,17 +223,17 @@ class ParameterShard:
             window.release(window.slots)
             window.release(window.total)
 
-    def write(self, asked: Sequence[Asked], copied: bool) -> None:
-        """Begin to hand snapshots on, in a thread beside those who train, see `Writing`."""
+    def write(self, asked: Sequence[ExportRequest], copied: bool) -> None:
+        """Begin to hand snapshots on, in a thread beside those who train, see `Exporter`."""
         writings = self._used.writings
         while writings:
             writings.pop().close()
-        writings.append(Writing(self.store.snapshots, asked, copied))
+        writings.append(Exporter(self.store.snapshots, asked, copied))
 
-    def written(self) -> Written | None:
+    def written(self) -> ExportResult | None:
         """What has come of it; None while it is under way."""
         writings = self._used.writings
-        return writings[-1].written if writings else Written(overtaken=True)
+        return writings[-1].written if writings else ExportResult(overtaken=True)
 
     def close(self) -> None:
         """Stop the group, and give all memory back; later calls are refused."""
@@ -246,7 +246,7 @@ class _Used:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.windows: list[Window] = []  # one at the most
-        self.writings: list[Writing] = []  # likewise
+        self.writings: list[Exporter] = []  # likewise
         self.calls: list[Callable[[], None]] = []  # once the window is stopped
 
     def stop(self) -> None:

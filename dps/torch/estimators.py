@@ -21,7 +21,7 @@ from dps.estimators.base.user_models import (
     Shape,
     probabilities,
 )
-from dps.estimators.custom import Stepped
+from dps.estimators.custom import UserModelEstimator
 from dps.estimators.predict.predict import Finish
 from dps.losses import Loss
 from dps.torch.criteria import criterion_of
@@ -51,7 +51,7 @@ module_ : Module
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class _Torch(Stepped):
+class _Torch(UserModelEstimator):
     """What the two estimators share."""
 
     module: Callable[..., nn.Module] | nn.Module = field(kw_only=False)

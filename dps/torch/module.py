@@ -21,13 +21,13 @@ from dps.models.arrays import Arrays
 from dps.models.batches import FORMS
 from dps.models.columns import Padded
 from dps.models.custom import check_outputs, raw_outputs
+from dps.torch.bound_module import BoundModule, persistent_buffers
 from dps.torch.criteria import Criterion, total_of
-from dps.torch.live import BoundModule, persistent_buffers
 
 #: Rows that go through a module at a time where nothing is trained.
 _ROWS = 1024
 #: Who draws has the generator, which is the process's, for himself.
-_chance = threading.Lock()
+_rng_lock = threading.Lock()
 _threads = threading.Lock()
 _inside, _before = 0, 0
 
@@ -197,7 +197,9 @@ class TorchModel:
         if not live.module.training:
             live.module.train()
         given = self._inputs(X), self._tensor(y), None if weight is None else self._tensor(weight)
-        total = self._forward(live, *given) if rng is None else self._drawn(live, given, rng)
+        total = (
+            self._forward(live, *given) if rng is None else self._seeded_forward(live, given, rng)
+        )
         total.backward()
         live.end(len(y))
         return float(total.detach())
@@ -284,7 +286,7 @@ class TorchModel:
             check_outputs(found, self.n_outputs, True, f"the module {type(self.module).__name__}")
         return total_of(self.criterion, output, y, weight, self.classification)
 
-    def _drawn(self, live: BoundModule, given: tuple[Any, ...], rng: Any) -> torch.Tensor:
+    def _seeded_forward(self, live: BoundModule, given: tuple[Any, ...], rng: Any) -> torch.Tensor:
         """The same with what is drawn by chance following from `rng` alone.
 
         PyTorch's generator is the process's, and belongs to others, too. A module that has drawn
@@ -293,7 +295,7 @@ class TorchModel:
         generator = torch.default_generator
         if self._device.type == "cuda":
             generator = torch.cuda.default_generators[self._device.index or 0]
-        with _chance:
+        with _rng_lock:
             before = generator.get_state()
             try:
                 generator.manual_seed(int(rng.integers(2**63)))

@@ -19,8 +19,8 @@ from dps.training.epochs.records import EpochRecord
 from dps.training.epochs.stopping import StoppingRule
 
 if TYPE_CHECKING:
-    from dps.server.store.snapshots import Kept
-    from dps.training.checkpoint.options import Checkpointing
+    from dps.server.store.snapshots import Snapshot
+    from dps.training.checkpoint.options import CheckpointRun
     from dps.training.lbfgs.full_batch import FullBatch
     from dps.training.plan.plan import Plan
     from dps.training.position import Position
@@ -34,12 +34,12 @@ class Trained(NamedTuple):
     """What a fit reports."""
 
     params: NDArray[np.floating]  # (n,) array
-    # (2, keys) int64 array, of the rows of a table, see `dps.server.store.snapshots.Kept`; empty
-    # without one
+    # (2, keys) int64 array, of the rows of a table, see `dps.server.store.snapshots.Snapshot`;
+    # empty without one
     ids: NDArray[np.int64]
 
     @classmethod
-    def of(cls, job: Job, kept: Kept) -> Trained:
+    def of(cls, job: Job, kept: Snapshot) -> Trained:
         """What is reported of a snapshot."""
         values = kept.values
         return cls(np.array(job.optimizer.result(values[0], values[1:])), kept.ids)
@@ -61,7 +61,7 @@ class Execution:
     drops_lost_data: bool = False
     max_losses: int | None = None  # losses after which it goes on; None: any number
     fruitless_losses: int = 3  # those in a row without progress
-    checkpoint: Checkpointing | None = None  # where checkpoints of it go, if they are taken
+    checkpoint: CheckpointRun | None = None  # where checkpoints of it go, if they are taken
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class FitResult:
     """What a fit ended with: the state at the end of its last closed epoch."""
 
     reported: Trained
-    kept: Kept  # parameters to carry on from, optimizer state and version
+    kept: Snapshot  # parameters to carry on from, optimizer state and version
     history: list[EpochRecord]
     plan: Plan
     # What each replica did, in rank order; those that did not end are missing.
@@ -150,7 +150,7 @@ class FitResult:
     def of(
         cls,
         job: Job,
-        kept: Kept,
+        kept: Snapshot,
         history: Sequence[EpochRecord],
         plan: Plan,
         *,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dps.server.store.snapshots import Kept
+from dps.server.store.snapshots import Snapshot
 from dps.training.epochs.records import EpochRecord
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Within:
+class EpochProgress:
     """How far ranks were in an epoch when a snapshot was taken."""
 
     steps: int  # that were behind, and of the epoch
@@ -31,7 +31,7 @@ class Within:
     pieces: NDArray[np.int64]  # (k, 4) the rows of ranks: rank, partition, start, stop
 
     @classmethod
-    def of(cls, said: NDArray[np.float64], plan: Plan) -> Within:
+    def of(cls, said: NDArray[np.float64], plan: Plan) -> EpochProgress:
         """From what a window says of it, see `Window.interims`."""
         return cls(int(said[0, 1]), plan.ranks[0].steps, said[1:], _pieces(plan))
 
@@ -41,11 +41,11 @@ class Within:
         return same and np.array_equal(self.pieces, _pieces(plan))
 
 
-class Interim(NamedTuple):
+class EpochSnapshot(NamedTuple):
     """A snapshot within an epoch."""
 
-    within: Within
-    kept: Kept
+    within: EpochProgress
+    kept: Snapshot
 
 
 def _pieces(plan: Plan) -> NDArray[np.int64]:
@@ -57,7 +57,7 @@ def _pieces(plan: Plan) -> NDArray[np.int64]:
     return np.array(rows, np.int64).reshape(-1, 4)
 
 
-class Beginning(NamedTuple):
+class InitialState(NamedTuple):
     """What a fit starts from: a snapshot that is made when it is asked for.
 
     Fresh optimizer state takes no memory, being the same everywhere; in a snapshot it does.
@@ -69,26 +69,26 @@ class Beginning(NamedTuple):
     ids: NDArray[np.int64] | None  # of rows of a table
 
     @property
-    def kept(self) -> Kept:
+    def kept(self) -> Snapshot:
         """The snapshot."""
         ids = np.zeros((2, 0), np.int64) if self.ids is None else self.ids
-        return Kept(np.concatenate([self.params[None], self.state]), self.version, ids)
+        return Snapshot(np.concatenate([self.params[None], self.state]), self.version, ids)
 
 
 @dataclass(frozen=True)
 class Position:
     """The state of a fit after its last closed epoch, and within the next."""
 
-    begun: Kept | Beginning
+    begun: Snapshot | InitialState
     history: tuple[EpochRecord, ...] = ()  # of all epochs that have been closed
     # The same after the best epoch, where rows are held out and it was an earlier one.
-    best: Kept | None = None
-    interim: Interim | None = None  # A snapshot within the next epoch
+    best: Snapshot | None = None
+    interim: EpochSnapshot | None = None  # A snapshot within the next epoch
 
     @property
-    def kept(self) -> Kept:
+    def kept(self) -> Snapshot:
         """Parameters, optimizer state and their version then."""
-        return self.begun if isinstance(self.begun, Kept) else self.begun.kept
+        return self.begun if isinstance(self.begun, Snapshot) else self.begun.kept
 
     @property
     def version(self) -> int:
@@ -99,7 +99,7 @@ class Position:
     def params(self) -> NDArray[np.floating]:
         """The parameters, (n,)."""
         begun = self.begun
-        return begun.values[0] if isinstance(begun, Kept) else begun.params
+        return begun.values[0] if isinstance(begun, Snapshot) else begun.params
 
     def is_after(self, other: Position) -> bool:
         """Whether it is further than another one, at the end of an epoch or within it."""

@@ -26,7 +26,7 @@ _PARTS = tuple(_COLORS)
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptEpoch:
     """The epoch after which the parameters are those of the model."""
 
     epoch: int  # from 1 of the fit
@@ -81,7 +81,7 @@ class FitReport:
         Steps that one was ahead, at most; None where nobody counted.
     rows_dropped, rows_late : int
         Rows of all epochs that did not count, and those that came too late for their own step.
-    kept : Kept or None
+    kept : KeptEpoch or None
         The epoch after which the parameters are those of the model; `loss` and `validation_loss`
         are its own.
     losses : tuple of Loss
@@ -111,7 +111,7 @@ class FitReport:
     staleness: float | None
     shards: Shards
     accounts: tuple[Account, ...]
-    kept: Kept | None = None
+    kept: KeptEpoch | None = None
     max_delay: int | None = None
     clock_distance: float | None = None
     rows_dropped: int = 0
@@ -271,7 +271,7 @@ def report_of(name: str, job: Job, result: FitResult) -> FitReport:
         epochs=len(result.history),
         loss=kept.loss,
         validation_loss=None if math.isnan(kept.validation_loss) else kept.validation_loss,
-        kept=Kept(
+        kept=KeptEpoch(
             1 + result.history.index(kept),
             not job.stopping.validate and held_out[-1] > (1 + _RISE) * min(held_out),
         ),

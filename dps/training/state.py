@@ -31,7 +31,7 @@ class TrainState:
     optimizer: Optimizer | None = None  # whose state it is
     version: int = 0  # updates and epochs behind them
     epochs: int = 0
-    # (2, rows) of the rows of a table, see `dps.server.store.snapshots.Kept`.
+    # (2, rows) of the rows of a table, see `dps.server.store.snapshots.Snapshot`.
     ids: NDArray[np.int64] | None = None
 
     def check(self, model: Model) -> None:

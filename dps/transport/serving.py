@@ -37,7 +37,7 @@ from dps.server.shard import ChannelKind, ShardSpec
 from dps.transport.call import Mailbox, Presence
 from dps.transport.stream import SILENCE, TICK, accept, can_be_taken_over, handler_of
 
-_MOMENT = 1.0  # seconds that threads may take to end
+_JOIN_SECONDS = 1.0  # seconds that threads may take to end
 
 
 class FarRanks:
@@ -207,7 +207,7 @@ class Services:
 
     def join(self) -> None:
         """Wait a moment until the threads have ended: all Actors of a worker share this one."""
-        deadline = time.monotonic() + _MOMENT
+        deadline = time.monotonic() + _JOIN_SECONDS
         with self._lock:
             threads = [thread for _, thread in self._served.values()]
         for thread in threads:

@@ -22,7 +22,7 @@ from dps.models.linear import LinearModel
 from dps.modes import Sync
 from dps.optimizers import Constant
 from dps.training.plan.plan import Located, make_plan
-from dps.training.replica.steps import Begun, Steps
+from dps.training.replica.steps import ResumeAt, Steps
 
 quick = settings(max_examples=50, deadline=None)
 SEEDS, SOME = st.integers(0, 2**31 - 2), st.integers(1, 40)
@@ -101,7 +101,7 @@ def batches(
         (channel,) = group.channels
         model: Any = Recorder(channel, steps, look)
         made = Steps(model, channel, Batches(rows, steps), Constant(0.1), None)
-        begun = Begun(first, 0.0, rows.rows * first // max(steps, 1), 0)
+        begun = ResumeAt(first, 0.0, rows.rows * first // max(steps, 1), 0)
         until = first + every if every else None
         ended = made.epoch(epoch, until, lambda step, *_: step + every, begun)
         assert ended[1] == rows.rows * bool(steps)

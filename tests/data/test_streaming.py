@@ -101,7 +101,7 @@ WAYS: dict[str, dict[str, Any]] = {
 @pytest.fixture(autouse=True)
 def _small_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cuts of which a partition has several."""
-    monkeypatch.setattr(launch, "_CUT", 1)
+    monkeypatch.setattr(launch, "_CUT_BYTES", 1)
     monkeypatch.setattr(launch, "_FEWEST_CUT", 64)
 
 

@@ -243,7 +243,7 @@ def test_a_large_table_is_on_its_own_shards_and_its_snapshots_on_disk(
     options = {**OPTIONS, "early_stopping": True, "client": client}
     small = FMClassifier(**options).fit(*lazy)
     monkeypatch.setattr(launch, "_LARGE", 1e-9)
-    monkeypatch.setattr(snapshots, "_PIECE", 1000)
+    monkeypatch.setattr(snapshots, "_PIECE_BYTES", 1000)
     large = FMClassifier(**options).fit(*lazy)
     assert (len(small.plan_.shards), len(large.plan_.shards)) == (1, 2)
     assert facts(large) == facts(small)

@@ -134,7 +134,7 @@ class Group:
             )
             store.begin()
             members = tuple(ranks[0] for ranks in hosts)
-            ring = -(-size // n_shards) if mode.goes_round and n_shards > 1 else 0
+            ring = -(-size // n_shards) if mode.uses_ring and n_shards > 1 else 0
             spec = WindowSpec(
                 "f00d", n_ranks, held, 16, members, ring=ring, quorum=mode.quorum(n_ranks),
                 gathers=mode.gathers,

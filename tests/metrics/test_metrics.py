@@ -102,7 +102,7 @@ def test_a_roc_curve_of_more_scores_than_are_kept_apart(monkeypatch: pytest.Monk
     scores = rng.normal(size=40_000)
     y = (rng.random(40_000) < 1 / (1 + np.exp(-scores))).astype(int)
     expected = known.roc_auc_score(y, scores)
-    monkeypatch.setattr(ranking, "_MOST", 1 << 10)
+    monkeypatch.setattr(ranking, "_MAX_SCORES", 1 << 10)
     parts = {}
     for rows_a_part in (40_000, 10_000, 300):
         given = (da.from_array(values, chunks=rows_a_part) for values in (y, scores))

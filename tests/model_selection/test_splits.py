@@ -19,7 +19,7 @@ from sklearn.model_selection import GroupKFold, PredefinedSplit, ShuffleSplit, T
 
 from dps import LinearRegressor
 from dps.model_selection import GridSearchCV, cross_val_score, train_test_split
-from dps.model_selection.splits import Given
+from dps.model_selection.splits import RowSplits
 
 RNG = np.random.default_rng(0)
 ROWS, CHUNKS = 240, (100, 0, 90, 50)
@@ -118,7 +118,7 @@ def test_splits_of_other_rows_are_refused(cv: Any, message: str) -> None:
 def test_splits_that_cut_rows_into_crumbs_are_refused() -> None:
     pairs = [*ShuffleSplit(40, test_size=0.5, random_state=0).split(np.empty(300))]
     with pytest.raises(ValueError, match="up to 256 are sensible"):
-        Given.of(pairs, 300)
+        RowSplits.of(pairs, 300)
 
 
 SIZES = [

@@ -151,7 +151,7 @@ def test_a_schedule_is_asked_within_the_fit_only(mode, data, monkeypatch):
     np.testing.assert_allclose(by_keys.coef_, dense.coef_, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("rates", ["of_epoch", "around"])
+@pytest.mark.parametrize("rates", ["of_epoch", "of_three_epochs"])
 def test_rates_of_a_constant_schedule_are_all_the_same(rates):
     table, _ = getattr(Rates(Constant(0.1), 5, epochs=0, version=0, max_epochs=1), rates)(0)
     assert set(table) == {0.1}

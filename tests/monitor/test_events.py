@@ -29,7 +29,7 @@ from dps.monitor import events
 from dps.monitor.events import KINDS
 from dps.monitor.scheduler.checking import is_sound
 from dps.monitor.scheduler.prometheus import FitCollector
-from dps.monitor.scheduler.store import FITS, Store
+from dps.monitor.scheduler.store import FITS, FitStore
 from dps.optimizers import SGD
 from dps.optimizers.update import Update
 from dps.server.group.window import WindowSpec
@@ -151,7 +151,7 @@ def test_a_fit_says_how_many_partitions_are_loaded(
     fails: bool, client: Client, told: Told, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("dps.cluster.dask.calls._TICK", 0.05)
+    monkeypatch.setattr("dps.cluster.dask.calls._TICK_SECONDS", 0.05)
     gate = distributed.Event(f"loaded-{fails}", client)
 
     def loaded(block: Any, block_info: Any = None) -> Any:
@@ -180,7 +180,7 @@ def test_a_fit_says_how_many_partitions_are_loaded(
     finally:
         gate.set()
         fitting.join(60)
-    store = Store()
+    store = FitStore()
     for event in told("loading"):
         check_schema(event)
         assert (event["name"], event["partitions"]) == ("LinearClassifier", 4)
@@ -218,7 +218,7 @@ def test_a_cluster_told_to_be_silent_says_nothing(client: Client, told: Told) ->
 def test_a_cluster_told_to_be_silent_says_nothing_of_loading(
     client: Client, told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dps.cluster.dask.calls._TICK", 0.05)
+    monkeypatch.setattr("dps.cluster.dask.calls._TICK_SECONDS", 0.05)
 
     def slow(block: Any) -> Any:
         threading.Event().wait(0.3)
@@ -396,7 +396,7 @@ def test_series_of_fits_are_bounded_and_end_some_time_after_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pytest.importorskip("prometheus_client")
-    store, collector = Store(), FitCollector()
+    store, collector = FitStore(), FitCollector()
     collector.stores.add(store)
 
     def shown() -> set[str]:

@@ -21,7 +21,7 @@ from dps.monitor.page.panels import Headline
 from dps.monitor.page.view import view_of
 from dps.monitor.scheduler.prometheus import FitCollector
 from dps.monitor.scheduler.series import Series
-from dps.monitor.scheduler.store import FITS, POINTS, SENTENCES, SILENCE, Fit, Store
+from dps.monitor.scheduler.store import FITS, POINTS, SENTENCES, SILENCE, Fit, FitStore
 from dps.monitor.words import sentence
 
 
@@ -74,7 +74,7 @@ def straggler(fit: str, slow: bool) -> dict[str, Any]:
 
 
 def fed(*events: dict[str, Any], now: float = 100.0) -> Fit:
-    store = Store()
+    store = FitStore()
     for one in events:
         store.add(one, now)
     (fit,) = store.fits
@@ -91,7 +91,7 @@ def test_a_fit_is_put_together_from_events_in_any_order() -> None:
 
 
 def test_an_end_that_arrives_twice_counts_once() -> None:
-    store = Store()
+    store = FitStore()
     for end in (stopped("f"), stopped("f"), stopped("g", reason="max_iter")):
         store.add(end, 100.0)
     assert store.outcomes == {"converged": 1, "max_iter": 1}
@@ -142,7 +142,7 @@ def test_of_a_run_of_epochs_the_last_sentence_is_kept() -> None:
 
 
 def test_foreign_events_leave_no_trace() -> None:
-    store = Store()
+    store = FitStore()
     for foreign in (None, 3, "text", {"kind": "stopped"}, {**stopped("f"), "v": 2}):
         store.add(foreign, 0.0)
     assert (store.fits, store.revision) == ([], 0)
@@ -176,7 +176,7 @@ def loading(fit: str, **fields: Any) -> dict[str, Any]:
 
 
 def test_the_page_says_how_many_partitions_are_loaded() -> None:
-    store, headline = Store(), Headline(LIGHT)
+    store, headline = FitStore(), Headline(LIGHT)
     store.add(loading("f"), now=9.0)
     headline.update(view_of(store, [], now=10.0))
     said = re.sub("<[^>]*>", " ", headline.root.text)
@@ -214,7 +214,7 @@ def test_what_events_are_not_made_of_is_left_out(new: Callable[[Any], Any]) -> N
     panels, seen = [panel(LIGHT) for panel in PANELS.values()], 0
     for one in (*every_kind(), stopped("f"), failed("f")):
         for odd in changed(one, new):
-            store, collector = Store(), FitCollector()
+            store, collector = FitStore(), FitCollector()
             collector.stores.add(store)
             for given in (started("f"), odd):
                 before = store.revision
@@ -235,7 +235,7 @@ def test_texts_of_events_are_texts_on_the_page() -> None:
 
     panels = [panel(LIGHT) for panel in PANELS.values()]
 
-    def shown(store: Store) -> list[str]:
+    def shown(store: FitStore) -> list[str]:
         for panel in panels:
             panel.update(view_of(store, ["f"], 0.0))
         models = [model for panel in panels for model in panel.root.references()]
@@ -245,18 +245,18 @@ def test_texts_of_events_are_texts_on_the_page() -> None:
         said = [*every_kind(), *end]
         for at, one in enumerate(said):
             for odd in changed(one, text):
-                store = Store()
+                store = FitStore()
                 for given in (*said[:at], odd, *said[at + 1 :]):
                     store.add(given, 0.0)
                 assert not any("<script" in words for words in shown(store))
-    store = Store()
+    store = FitStore()
     for one in (*every_kind(), failed("f", message=SCRIPT)):
         store.add(one, 0.0)
     assert any("&lt;script&gt;" in words for words in shown(store))
 
 
 def test_fits_are_forgotten_the_first_ended_first_and_stay_forgotten() -> None:
-    store = Store(limit=3)
+    store = FitStore(limit=3)
     store.add(started("endless"), 0.0)
     for number in range(10):
         store.add(started(f"f{number}"), 0.0)
@@ -283,8 +283,8 @@ def size(thing: Any, seen: set[int]) -> int:
 
 @pytest.mark.slow
 def test_memory_is_bounded_by_the_number_of_fits_and_points() -> None:
-    def filled(fits: int, length: int) -> Store:
-        store = Store()
+    def filled(fits: int, length: int) -> FitStore:
+        store = FitStore()
         for number in range(fits):
             name = f"f{number}"
             store.add(started(name), 0.0)
@@ -318,7 +318,7 @@ def test_a_series_keeps_its_ends_its_bound_and_its_order(limit: int) -> None:
 
 
 def test_the_page_follows_what_runs_unless_fits_are_chosen() -> None:
-    store = Store()
+    store = FitStore()
     for one in (started("a"), stopped("a"), started("b"), started("c")):
         store.add(one, 0.0)
 
@@ -352,7 +352,7 @@ def test_every_event_that_people_should_know_of_has_words() -> None:
 @pytest.mark.parametrize("panel", [Losses, Rates, Times])
 def test_a_figure_that_is_seen_is_never_emptied(panel: type[Losses | Rates | Times]) -> None:
     """Browsers paint between two changes, and complain of a figure that has no data by then."""
-    store, document = Store(), Document()
+    store, document = FitStore(), Document()
     shown = panel(LIGHT)
     document.add_root(shown.root)
     seen: list[bool] = []

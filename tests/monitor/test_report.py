@@ -310,7 +310,7 @@ def test_a_failed_fit_leaves_no_bar_behind() -> None:
 def test_while_data_is_loaded_the_bar_counts_partitions(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dps.data.keep.computing._EVERY", 0.0)
+    monkeypatch.setattr("dps.data.keep.computing._REPORT_SECONDS", 0.0)
     classifier(verbose=1).fit(da.from_array(X, chunks=(100, 5)), da.from_array(Y, chunks=100))
     printed = [part.strip() for part in capsys.readouterr().err.split("\r")]
     loading = [part for part in printed if part.startswith("loading, ")]

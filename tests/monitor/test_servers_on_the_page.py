@@ -22,7 +22,7 @@ from dps.monitor.page.view import view_of
 from dps.monitor.scheduler.checking import is_sound
 from dps.monitor.scheduler.plugin import plugin_of
 from dps.monitor.scheduler.servers import LINGER
-from dps.monitor.scheduler.store import Store
+from dps.monitor.scheduler.store import FitStore
 
 
 def said(id: str, shard: int = 0, **changed: Any) -> dict[str, Any]:
@@ -34,14 +34,14 @@ def said(id: str, shard: int = 0, **changed: Any) -> dict[str, Any]:
     return event("server", id, **{**fields, **changed})
 
 
-def shown(store: Store) -> str:
+def shown(store: FitStore) -> str:
     panel = ServersPanel(LIGHT)
     panel.update(view_of(store, [], 0.0))
     return str(panel.root.text)
 
 
 def test_a_server_is_a_row_of_all_its_shards() -> None:
-    store = Store()
+    store = FitStore()
     assert "There is no dps.ParameterServer" in shown(store)
     for shard in (1, 0):
         made = said("f00d", shard, tensors=[f"<b>{shard}"], name="<i>ranker")
@@ -58,7 +58,7 @@ def test_a_server_is_a_row_of_all_its_shards() -> None:
 
 
 def test_one_that_is_closed_leaves_and_one_whose_worker_dies_is_lost() -> None:
-    store = Store()
+    store = FitStore()
     for id in ("open", "closed"):
         for shard in range(2):
             store.add(said(id, shard, name=id), 1.0)

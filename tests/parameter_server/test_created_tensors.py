@@ -17,7 +17,7 @@ import dps
 from dps.errors import ServerLostError
 from dps.parameter_server.arguments import specs_of
 from dps.parameter_server.client import access
-from dps.parameter_server.shard.state import Holding
+from dps.parameter_server.shard.state import TensorShardState
 from dps.transport import wires
 
 
@@ -182,7 +182,7 @@ def test_writes_that_return_while_a_tensor_is_created_are_there(
 
 def method(monkeypatch: pytest.MonkeyPatch, name: str, instead: Any) -> None:
     """Put something in the place of a call of a shard's, for handles of this process."""
-    for kind in (Holding, access.RemoteAccess):
+    for kind in (TensorShardState, access.RemoteAccess):
         whole = kind.call
 
         def call(self: Any, called: str, *args: Any, whole: Any = whole) -> Any:
@@ -192,9 +192,9 @@ def method(monkeypatch: pytest.MonkeyPatch, name: str, instead: Any) -> None:
 
         monkeypatch.setattr(kind, "call", call)
     if name == "extend":  # of a server in this process
-        extend = Holding.extend
+        extend = TensorShardState.extend
         monkeypatch.setattr(
-            Holding, "extend", lambda self, spec: instead(lambda: extend(self, spec))
+            TensorShardState, "extend", lambda self, spec: instead(lambda: extend(self, spec))
         )
 
 

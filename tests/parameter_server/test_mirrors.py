@@ -29,8 +29,8 @@ from dps.optimizers import SGD
 from dps.parameter_server.client import access
 from dps.parameter_server.shard.frozen import Frozen
 from dps.parameter_server.shard.layout import ServerSpec, TensorSpec
-from dps.parameter_server.shard.mirroring import Entries, Taken
-from dps.parameter_server.shard.state import Holding
+from dps.parameter_server.shard.mirroring import CallerSlots, PartSnapshot
+from dps.parameter_server.shard.state import TensorShardState
 from dps.server.memory.files import folder
 from dps.transport.remote import Remote
 
@@ -418,7 +418,7 @@ def test_what_a_caller_has_frozen_and_does_not_read_is_given_up(
     monkeypatch.setattr(
         "dps.parameter_server.shard.frozen.time", SimpleNamespace(monotonic=lambda: now[0])
     )
-    frozen, part = Frozen(10.0), Taken(np.ones((1, 4, 2)), None, 3)
+    frozen, part = Frozen(10.0), PartSnapshot(np.ones((1, 4, 2)), None, 3)
     assert frozen.add(0, "first", part) == (4, None, 3)
     now[0] = 6.0
     frozen.add(1, "second", part)
@@ -436,7 +436,7 @@ def test_what_a_caller_has_frozen_and_does_not_read_is_given_up(
 
 
 def test_a_copy_goes_without_another_call() -> None:
-    part = Taken(np.ones((1, 4, 2)), None, 3)
+    part = PartSnapshot(np.ones((1, 4, 2)), None, 3)
     frozen, copy = Frozen(0.05), weakref.ref(part.values)
     frozen.add(0, "token", part)
     del part
@@ -446,7 +446,7 @@ def test_a_copy_goes_without_another_call() -> None:
 def test_a_write_that_comes_again_is_done_once() -> None:
     """The shard died after its mirror had the write, and before it answered."""
     spec = ServerSpec("f", None, (TensorSpec("w", (1,), "float64", ((0, 0, 1),)),), SGD(), 0.1, 1)
-    mirror = Holding(spec, 0, shared=False, leads=False)
+    mirror = TensorShardState(spec, 0, shared=False, leads=False)
 
     def ask(*messages: bytes) -> list[int]:
         """How requests ended."""
@@ -482,7 +482,7 @@ def test_a_write_that_comes_again_is_done_once() -> None:
 
 def test_where_a_write_was_noted_nobody_else_s_is_for_a_while() -> None:
     """Its caller may ask for it again when it has found out that the shard is gone."""
-    careful, hasty = Entries(60.0), Entries(-1.0)
+    careful, hasty = CallerSlots(60.0), CallerSlots(-1.0)
     for entries in (careful, hasty):
         assert [entries.take(), entries.take()] == [0, 1]
         entries.give_back(0)

@@ -51,7 +51,7 @@ from dps.optimizers.update import Rates
 from dps.parameter_server.client import access
 from dps.parameter_server.client.access import RemoteAccess
 from dps.parameter_server.shard.layout import ServerSpec, TensorSpec
-from dps.parameter_server.shard.state import Holding
+from dps.parameter_server.shard.state import TensorShardState
 from dps.server.memory.files import folder
 from dps.transport import wires
 from dps.transport.call import Mailbox
@@ -949,7 +949,9 @@ def test_counts_that_no_message_can_have_are_refused(n: int) -> None:
         ours = socket.create_connection(listening.getsockname())
         theirs, _ = listening.accept()
     wire = SocketWire(theirs, b"", lambda: None, ConnectionError, 1.0)
-    service = Service(wire, lambda message: b"", parts=Holding(spec, 0, shared=False).parts)
+    service = Service(
+        wire, lambda message: b"", parts=TensorShardState(spec, 0, shared=False).parts
+    )
     counts = [Op.READ, n, n, 0, 0, 0, 0, 0, *[0.0] * 9, 0, -1, 0, 1.0, 0, 0, 0, -1, 0]
     ours.sendall(struct.pack("8q9d3qd5q", *counts) + bytes(100))
     service.run(lambda error: str(error).encode())

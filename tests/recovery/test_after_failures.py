@@ -165,7 +165,7 @@ def test_a_callback_that_ends_the_fit_is_heard_after_a_loss(
     """It asks for the end as it hears of epochs that a loss has interrupted."""
     sklearn_callback = pytest.importorskip("sklearn.callback")
     del sklearn_callback
-    salvage, salvaging = Watcher.salvage, []
+    read_after_death, salvaging = Watcher.read_after_death, []
 
     def salvaged(self: Watcher, *args: Any, **options: Any) -> Any:
         salvaging.append(True)
@@ -174,9 +174,9 @@ def test_a_callback_that_ends_the_fit_is_heard_after_a_loss(
         assert heard is not None
         self._history = self._history[: len(self._history) - len(records)]
         self._job.__dict__["on_epochs"] = lambda *given: True
-        return salvage(self, *args, **options)
+        return read_after_death(self, *args, **options)
 
-    monkeypatch.setattr(Watcher, "salvage", salvaged)
+    monkeypatch.setattr(Watcher, "read_after_death", salvaged)
     losses = killing_after(monkeypatch, 2, lambda: kill(client, min(client.nthreads())))
     model = classifier(client, max_iter=100, verbose=1).fit(*chunks())
     assert salvaging

@@ -403,7 +403,7 @@ def test_a_killed_scheduler_ends_the_fit(tmp_path: Path) -> None:
 def test_a_server_whose_scheduler_has_been_killed_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dps.parameter_server.client.dask._ASKING", 2.0)
+    monkeypatch.setattr("dps.parameter_server.client.dask._ASK_SECONDS", 2.0)
     with scheduler_apart(tmp_path) as (client, processes):
         own = {"client": client, "timeout": 5.0}
         server = dps.ParameterServer({"w": np.zeros(4)}, name="s", n_shards=2, **own)

@@ -33,14 +33,14 @@ import dps
 from dps.cluster.dask.fit import DaskCluster
 from dps.cluster.dask.loading import send
 from dps.cluster.dask.partitions import PlacedData
-from dps.cluster.dask.scheduler.standing import set_free
+from dps.cluster.dask.scheduler.standing import unpin
 from dps.data.survey.rows import inspect_kept
 from dps.errors import ClusterError, VersionError, WorkerLostError
 from dps.losses import LogLoss
 from dps.training.epochs.records import EpochRecord
 from dps.training.epochs.stopping import StoppingRule
 from dps.training.plan.plan import Located, Plan, make_plan
-from dps.training.position import Within
+from dps.training.position import EpochProgress
 from dps.training.run.joining import Joining
 from dps.training.run.supervise import Watcher
 
@@ -111,7 +111,9 @@ def test_other_ranks_begin_an_epoch_again(client: Client, monkeypatch: pytest.Mo
     X, y = rows()
     data = da.from_array(X, chunks=(500, 10)), da.from_array(y, chunks=500)
     losses = killing_after(monkeypatch, 1, lambda: kill(client, min(client.nthreads())), steps=10)
-    monkeypatch.setattr(Within, "fits", lambda self, plan: False)  # as where no worker is spare
+    monkeypatch.setattr(
+        EpochProgress, "fits", lambda self, plan: False
+    )  # as where no worker is spare
     options: dict[str, Any] = {"max_iter": 3, "batch_size": 100}
     model = classifier(client, mode=dps.Sync(snapshot_every=0), **options).fit(*data)
     assert len(losses) == 1
@@ -325,7 +327,7 @@ def test_the_clients_copy_counts_where_nothing_else_is_left(
 
     monkeypatch.setattr("dps.training.run.supervise._MIRROR_EVERY", 0.0)
     monkeypatch.setattr("dps.training.run.supervise._MIRROR_SHARE", 0)
-    monkeypatch.setattr("dps.cluster.dask.fit.DaskCluster.salvage", gone)
+    monkeypatch.setattr("dps.cluster.dask.fit.DaskCluster.read_after_death", gone)
     losses = killing_after(monkeypatch, 4, lambda: kill(client, min(client.nthreads())))
     model = classifier(client, max_iter=60).fit(*rows())
     assert_exact(model)
@@ -503,7 +505,7 @@ def test_a_worker_that_is_retired_is_left_out(
 @pytest.mark.parametrize("mode", ["sync", "async", "auto"])
 def test_workers_that_join_take_part(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dps.training.run.joining._LOOK_EVERY", 0.0)
-    monkeypatch.setattr("dps.training.run.joining._WORTH", 0.001)
+    monkeypatch.setattr("dps.training.run.joining._MIN_SAVED_SECONDS", 0.001)
     with local_client(1) as client:
         killing_after(monkeypatch, 2, lambda: client.cluster.scale(3))
         model = classifier(client, mode=mode, max_iter=40, n_replicas=3)
@@ -539,7 +541,7 @@ def test_a_worker_that_joins_with_another_dps_does_not_end_the_fit(
 
 def test_a_worker_that_thaws_takes_part_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dps.training.run.joining._LOOK_EVERY", 0.0)
-    monkeypatch.setattr("dps.training.run.joining._WORTH", 0.001)
+    monkeypatch.setattr("dps.training.run.joining._MIN_SAVED_SECONDS", 0.001)
     with local_client(2) as client:
         pids = client.run(os.getpid)
         frozen = max(pids)
@@ -787,11 +789,11 @@ def slow_to_hang_up() -> None:
 
 def note_who_hangs_up(dask_worker: Any) -> None:
     """Have this worker note that it gives up connections."""
-    hang_up, dask_worker.hung_up = dask_worker._handle_remove_worker, False
+    drop_connections, dask_worker.hung_up = dask_worker._handle_remove_worker, False
 
     def noted(*args: Any) -> None:
         dask_worker.hung_up = True
-        hang_up(*args)
+        drop_connections(*args)
 
     dask_worker._handle_remove_worker = noted
 
@@ -816,7 +818,7 @@ def test_a_worker_that_is_to_hang_up_for_many_fits_at_once_lives_on() -> None:
                 "it connects to the frozen one",
             )
             for _ in range(10):
-                set_free(client, [length.key], {there}, 5.0)
+                unpin(client, [length.key], {there}, 5.0)
             assert length.result(timeout=20) == 1000
             assert client.run(os.getpid, workers=[here]) == {here: left}
             hung_up = client.run(lambda dask_worker: dask_worker.hung_up, workers=[here, aside])

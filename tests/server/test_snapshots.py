@@ -18,7 +18,7 @@ from dps.optimizers.update import Update
 from dps.server.group.session import Local, Stores
 from dps.server.placement import Placement
 from dps.server.store import snapshots
-from dps.server.store.snapshots import Kept
+from dps.server.store.snapshots import Snapshot
 from dps.server.store.store import Arena, Store, StoreSpec
 from dps.training.run import launch, supervise as watch
 
@@ -42,7 +42,7 @@ def rows(n: int) -> tuple[Any, Any]:
     return np.stack([ids, rng.integers(0, VERSION, n)]), rng.standard_normal((2, n * WIDTH))
 
 
-def parts(made: Store, epochs: int) -> list[Kept]:
+def parts(made: Store, epochs: int) -> list[Snapshot]:
     found = [made.snapshots.kept(epochs)]
     while found[-1].rest:
         found.append(made.snapshots.kept(epochs, found[-1].rest))
@@ -64,9 +64,9 @@ def held(made: Store, epochs: int) -> dict[int, tuple[Any, ...]]:
 def test_rows_come_back_from_any_pieces(
     spilled: bool, piece: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
-    monkeypatch.setattr(snapshots, "_PIECE", piece)
+    monkeypatch.setattr(snapshots, "_PIECE_BYTES", piece)
     made, (ids, values) = store(spilled, folder=str(tmp_path)), rows(100)
-    for some, part in Kept(values, VERSION, ids).pieces(WIDTH):
+    for some, part in Snapshot(values, VERSION, ids).pieces(WIDTH):
         made.put_rows(some, part)
     made.begin()
     wanted = {
@@ -130,7 +130,7 @@ def test_a_fit_whose_snapshots_lie_on_disk_has_the_same_bits(
     found = []
     for most in (launch._SPILLED, 0):
         monkeypatch.setattr(launch, "_SPILLED", most)
-        monkeypatch.setattr(snapshots, "_PIECE", 1000)  # several of each vector
+        monkeypatch.setattr(snapshots, "_PIECE_BYTES", 1000)  # several of each vector
         monkeypatch.setattr(watch, "_HEAVY", most)
         made = clone(model).fit(X, y)
         found.append([made.predict_proba(X), made.partial_fit(X, y).predict_proba(X)])
@@ -138,7 +138,7 @@ def test_a_fit_whose_snapshots_lie_on_disk_has_the_same_bits(
 
 
 def test_snapshots_without_a_table_come_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshots, "_PIECE", 160)  # ten elements of two rows
+    monkeypatch.setattr(snapshots, "_PIECE_BYTES", 160)  # ten elements of two rows
     values = np.arange(2 * 34.0).reshape(2, 34)
     placement = Placement((0, 14, 34))
     made = [
@@ -164,7 +164,7 @@ def test_where_the_disk_is_full_snapshots_stay_in_memory(monkeypatch: pytest.Mon
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("dps.server.store.store.Spill", full)
+    monkeypatch.setattr("dps.server.store.store.DiskBuffer", full)
     spec = StoreSpec("f00d", 0, 10, "float64", 1, spilled=True)
     store = Store.create(spec, [1.0, 2.0])
     assert not store.snapshots.spilled

@@ -28,7 +28,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from dps.torch import TorchClassifier, TorchRegressor  # noqa: E402
-from dps.torch.live import BoundModule  # noqa: E402
+from dps.torch.bound_module import BoundModule  # noqa: E402
 from dps.torch.module import TorchModel, layout_of  # noqa: E402
 
 pytestmark = pytest.mark.slow

@@ -23,8 +23,8 @@ cdef class HostReducer(MappedChannel):
     over. A leader that dies leaves the others waiting until the fit is stopped.
     """
 
-    def __init__(self, window, int rank, first, until, double tick, Activity activity):
-        MappedChannel.__init__(self, window, rank, -1, first, until, tick, activity)
+    def __init__(self, window, int rank, first, slow_wait, double tick, Activity activity):
+        MappedChannel.__init__(self, window, rank, -1, first, slow_wait, tick, activity)
         self.leads = rank == 0
         self.answered = self.keep(window.reductions)
         self.answer_stride = window.reductions.strides[0]

@@ -23,8 +23,10 @@ from dps.errors import TableFullError
 cdef class MappedChannel(WholeChannel):
     """A channel in the memory of the shard's window; parameters as of `WholeChannel`."""
 
-    def __init__(self, window, int rank, int shard, first, until, double tick, Activity activity):
-        WholeChannel.__init__(self, window, rank, shard, first, until, tick, activity)
+    def __init__(
+        self, window, int rank, int shard, first, slow_wait, double tick, Activity activity
+    ):
+        WholeChannel.__init__(self, window, rank, shard, first, slow_wait, tick, activity)
         if self.key_width:
             self._bind_keys(window)
 

@@ -37,7 +37,7 @@ cdef class WholeChannel(ShardChannel):
     cdef int rank
     cdef int shard              # its row of the account
     cdef Words words
-    cdef Words kept             # the words of the shard's store
+    cdef Words store_words      # the words of the shard's store
     cdef char* params
     cdef char* state            # rows of `size`
     cdef Slots slots
@@ -51,7 +51,7 @@ cdef class WholeChannel(ShardChannel):
     cdef const char* given      # what is handed over, until it is finished
     cdef const char* result     # what the answer's payload is
     cdef double tick
-    cdef object until           # called where a wait is long
+    cdef object slow_wait       # called where a wait is long
     cdef Activity activity
 
     cdef char* own_slot(self) noexcept nogil

@@ -42,12 +42,14 @@ cdef class WholeChannel(ShardChannel):
 
     shard: which row of the account its shard has.
     first: where the shard's elements begin in the whole vector.
-    until: ``until(field, word, value)`` goes on with a wait that has taken `tick` seconds: it knows
-        deadlines and owners.
+    slow_wait: ``slow_wait(field, word, value)`` goes on with a wait that has taken `tick` seconds: it
+        knows deadlines and owners.
     activity: where waits, pushes and their bytes are counted.
     """
 
-    def __init__(self, window, int rank, int shard, first, until, double tick, Activity activity):
+    def __init__(
+        self, window, int rank, int shard, first, slow_wait, double tick, Activity activity
+    ):
         spec, kept = window.spec, window.store
         width = kept.spec.key_width
         ShardChannel.__init__(self, spec.dtype, spec.size, spec.n_ranks, first, width)
@@ -55,11 +57,11 @@ cdef class WholeChannel(ShardChannel):
         self.window = window
         self.slots.room[0] = self.slots.room[1] = 0
         self.words = (<Header?> window.words).words
-        self.kept = (<Header?> kept.words).words
+        self.store_words = (<Header?> kept.words).words
         self.rank = rank
         self.slice.place, self.slice.n = window.place(rank), len(spec.active)
         self.shard = shard
-        self.until = until
+        self.slow_wait = slow_wait
         self.tick = tick
         self.activity = activity
         self.params = self.keep(kept.params)
@@ -149,7 +151,7 @@ cdef class WholeChannel(ShardChannel):
         known, began = self.activity.waited_so_far(), self.activity.wait_begins()
         if wait_for(&self.words, field, word, value, self.tick) != 0:
             with gil:
-                self.until(field, word, value)
+                self.slow_wait(field, word, value)
         self.activity.wait_ends(began, known)
         return 0
 
@@ -258,7 +260,7 @@ cdef class WholeChannel(ShardChannel):
         if not self.reduce(self.slots.rows, self.n_ranks):
             return BAD_UPDATE
         if self.rank == 0 and self.request.op != MEAN:
-            store(&self.kept, S_VERSION, self.request.step)
+            store(&self.store_words, S_VERSION, self.request.step)
         return self.done()
 
     cdef int done(self) except -1 nogil:
@@ -278,7 +280,7 @@ cdef class WholeChannel(ShardChannel):
 
     cdef int pull(self, char* taken) except -1 nogil:
         """Take the parameters."""
-        self.answer.version = load(&self.kept, S_VERSION)
+        self.answer.version = load(&self.store_words, S_VERSION)
         return self.give(self.params, taken)
 
     cdef int push(self) except -1 nogil:

@@ -73,7 +73,7 @@ cdef class GatheringChannel(AsynchronousChannel):
         if status != RAN:
             self.end_turn()
             return status
-        self.answer.before = load(&self.kept, S_VERSION)
+        self.answer.before = load(&self.store_words, S_VERSION)
         self.counts_now = self.answer.before - self.request.based <= self.drop_after
         self.answer.notes[0] = 0 if self.counts_now else <double> self.request.rows
         return RAN
@@ -96,7 +96,7 @@ cdef class GatheringChannel(AsynchronousChannel):
 
     cdef bint _apply_gathered(self) except -1 nogil:
         """Apply the mean of what there is; whether all is finite."""
-        cdef int64_t version = add(&self.kept, S_VERSION, 1)
+        cdef int64_t version = add(&self.store_words, S_VERSION, 1)
         cdef double rows = self.gathered[ROWS]
         cdef Py_ssize_t n = <Py_ssize_t> self.gathered[KEYS], i
         cdef Py_ssize_t each = self.key_bytes
@@ -139,7 +139,7 @@ cdef class GatheringChannel(AsynchronousChannel):
         return 0
 
     cdef tuple rates_of_epoch(self):
-        return self.rates.onward(
+        return self.rates.from_last_flush(
             int(self.gathered[CLOSED]), int(self.gathered[VERSION]) or self.rates.version
         )
 
@@ -169,7 +169,7 @@ cdef class GatheringChannel(AsynchronousChannel):
                 finite = self._apply_gathered()
         finite = AsynchronousChannel.flush(self, epoch) and finite
         self.gathered[CLOSED] = <double> (epoch + 1)
-        self.gathered[VERSION] = <double> load(&self.kept, S_VERSION)
+        self.gathered[VERSION] = <double> load(&self.store_words, S_VERSION)
         return bool(finite)
 
 

@@ -49,7 +49,7 @@ cdef class AllReduceStep(Step):
 
     def __init__(self, rank, channels, held, total, version, activity, update, host=None):
         Step.__init__(self, rank, channels, held[0], total, version, activity, update.rates, host)
-        self.update = bind(update, held.dtype, self.size, self._kept)
+        self.update = bind(update, held.dtype, self.size, self._refs)
         self.state = self.keep(held[1:])
         self.means = self.keep(np.empty(self.size, held.dtype))
         if update.rates is not None:

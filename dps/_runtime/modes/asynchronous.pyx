@@ -78,7 +78,7 @@ cdef class AsynchronousChannel(MappedChannel):
         status = self._enter()
         if status != RAN:
             return status
-        step = add(&self.kept, S_VERSION, 1)
+        step = add(&self.store_words, S_VERSION, 1)
         if not self.apply_slot(step):
             return BAD_UPDATE
         rank_store(&self.words, self.rank, R_ARRIVED, self.request.sequence)
@@ -100,14 +100,14 @@ cdef class AsynchronousChannel(MappedChannel):
         )
 
     cdef int pushed(self, char* taken) except -1 nogil:
-        self.answer.version = load(&self.kept, S_VERSION)
+        self.answer.version = load(&self.store_words, S_VERSION)
         self.activity.spend(PUSHING, self.shard)
         self.give(self.params, taken)
         self.activity.spend(PULLING, -1)
         return RAN
 
     cdef tuple rates_of_epoch(self):
-        return self.rates.around(self.request.epoch)
+        return self.rates.of_three_epochs(self.request.epoch)
 
     cdef int pull(self, char* taken) except -1 nogil:
         cdef int status
@@ -116,14 +116,14 @@ cdef class AsynchronousChannel(MappedChannel):
         status = self._enter()
         if status != RAN:
             return status
-        self.answer.version = load(&self.kept, S_VERSION)
+        self.answer.version = load(&self.store_words, S_VERSION)
         self.gather_keys(self.answer.version, taken)
         self._leave()
         return RAN
 
     def flush(self, int64_t epoch):
         """See `MappedChannel.flush`."""
-        cdef int64_t version = load(&self.kept, S_VERSION)
+        cdef int64_t version = load(&self.store_words, S_VERSION)
         cdef bint finite
         if self.lazy is None:
             return True

@@ -70,8 +70,8 @@ cdef class BackupsChannel(SynchronousChannel):
     cdef int64_t* taken_rows        # (2 n_ranks,): of slots in time, then of late ones
     cdef Buffer copied                # parameters, as they were at one time
 
-    def __init__(self, window, rank, shard, first, until, tick, activity):
-        SynchronousChannel.__init__(self, window, rank, shard, first, until, tick, activity)
+    def __init__(self, window, rank, shard, first, slow_wait, tick, activity):
+        SynchronousChannel.__init__(self, window, rank, shard, first, slow_wait, tick, activity)
         self.quorum = window.spec.quorum
         # Who closes a step works for all.
         self.slice.place, self.slice.start, self.slice.stop = 0, 0, self.size
@@ -155,7 +155,7 @@ cdef class BackupsChannel(SynchronousChannel):
             self.rows += self.taken_rows[rank] + self.taken_rows[self.n_ranks + rank]
         if not self.reduce(self.taken_rows, 2 * self.n_ranks):
             return BAD_UPDATE
-        store(&self.kept, S_VERSION, self.request.step)
+        store(&self.store_words, S_VERSION, self.request.step)
         store(&self.words, W_TAKEN, 0)
         store(&self.words, W_STEP, step << DONE)
         self.activity.spend(PUSHING, self.shard)
@@ -187,7 +187,7 @@ cdef class BackupsChannel(SynchronousChannel):
         while True:
             state = self._quiet()
             if self.by_keys():
-                self.gather_keys(load(&self.kept, S_VERSION), taken)
+                self.gather_keys(load(&self.store_words, S_VERSION), taken)
             elif taken is NULL:
                 memcpy(self.copied.fit(nbytes), self.params, nbytes)
                 self.answer_with(self.copied.at, nbytes)

@@ -7,8 +7,8 @@ cdef class BoundedChannel(AsynchronousChannel):
     cdef readonly int64_t max_delay
 
     cdef int await_others(self, int64_t clock) except -1 nogil
-    cdef int come(self) except -1 nogil
-    cdef int gave(self, int status) noexcept nogil
+    cdef int before_apply(self) except -1 nogil
+    cdef int after_apply(self, int status) noexcept nogil
 
 
 cdef class BoundedStep(AsynchronousStep):

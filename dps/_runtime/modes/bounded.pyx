@@ -59,7 +59,7 @@ cdef class BoundedChannel(AsynchronousChannel):
         self.await_others(self.request.step - 1)
         return AsynchronousChannel.pull(self, taken)
 
-    cdef int come(self) except -1 nogil:
+    cdef int before_apply(self) except -1 nogil:
         """Come with a gradient to apply; where all do so at once, wait for this rank's turn."""
         if self.max_delay == 0:
             rank_store(&self.words, self.rank, R_GIVEN, self.request.step)
@@ -67,7 +67,7 @@ cdef class BoundedChannel(AsynchronousChannel):
             self.begin_turn()
         return 0
 
-    cdef int gave(self, int status) noexcept nogil:
+    cdef int after_apply(self, int status) noexcept nogil:
         """It has been applied, or has failed."""
         if self.max_delay == 0:
             self.end_turn()
@@ -76,8 +76,8 @@ cdef class BoundedChannel(AsynchronousChannel):
         return status
 
     cdef int push(self) except -1 nogil:
-        self.come()
-        return self.gave(AsynchronousChannel.push(self))
+        self.before_apply()
+        return self.after_apply(AsynchronousChannel.push(self))
 
     cdef int pushed(self, char* taken) except -1 nogil:
         if not self.by_keys():  # the answer brings parameters

@@ -82,7 +82,7 @@ cdef class LocalStep(AllReduceStep):
         # One copy alone is its own mean, bit for bit.
         self.alone = channels[0].n_ranks == 1 and outer.state_rows == 0
         free = replace(update, optimizer=outer, l1=0.0, l2=0.0, rates=None)
-        self.outer = bind(free, held.dtype, self.size, self._kept)
+        self.outer = bind(free, held.dtype, self.size, self._refs)
         self.outer_state = self.keep(np.zeros((outer.state_rows, self.size), held.dtype))
         self.base = self.keep(held[0].copy())
         self.given = self.keep(np.empty(self.size, held.dtype))

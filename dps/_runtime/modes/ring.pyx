@@ -60,15 +60,15 @@ cdef class RingStep(AllReduceStep):
             return STOPPED
         if not self.numbers.copy_checked(taken, given, self.size):
             return BAD_GRADIENT
-        self._go_round(taken, rows)
-        store(&self.own.kept, S_VERSION, self.version + self.sequence)
+        self._all_reduce(taken, rows)
+        store(&self.own.store_words, S_VERSION, self.version + self.sequence)
         for number in range(self.n_places):  # it sends the shards nothing else in this step
             if (<ShardChannel> self._channels[number]).far:
                 (<StreamChannel> self._channels[number]).heartbeat()
         self.activity.spend(PUSHING, -1)
         return RAN
 
-    cdef int _go_round(self, char* values, int64_t own_rows) except -1 nogil:
+    cdef int _all_reduce(self, char* values, int64_t own_rows) except -1 nogil:
         """Make the mean of a rank's values."""
         cdef int64_t rows = own_rows
         cdef Py_ssize_t itemsize = self.numbers.itemsize

@@ -25,7 +25,7 @@ from dps.data.collections.results import LOST, is_inherited
 from dps.errors import ClusterError, VersionError, WorkerLostError
 from dps.server.memory.host import shared_memory_id
 
-_TICK = 1.0
+_TICK_SECONDS = 1.0
 #: What waiting for a Future raises that is cancelled, by Dask or by asyncio.
 CANCELLED = (asyncio.CancelledError, concurrent.futures.CancelledError)
 
@@ -292,7 +292,7 @@ def watched(
     deadline = time.monotonic() + timeout
     try:
         while True:
-            done, _ = concurrent.futures.wait([answer], min(_TICK, timeout / 4))
+            done, _ = concurrent.futures.wait([answer], min(_TICK_SECONDS, timeout / 4))
             if done:
                 return answer.result()
             check()
@@ -340,7 +340,7 @@ def await_futures(
     look, clock = look_for_progress(timeout), StallClock(timeout)
     while waiting:
         try:
-            client.sync(_wait, waiting, timeout=min(_TICK, timeout / 4))
+            client.sync(_wait, waiting, timeout=min(_TICK_SECONDS, timeout / 4))
         except TimeoutError:
             still = [future for future in waiting if future.status in ("pending", "lost")]
             check(still)

@@ -45,9 +45,9 @@ _log = logging.getLogger("dps")
 _Answer = TypeVar("_Answer")
 
 #: Losses in a row, while data is made again or looked at, after which a fit gives up.
-_MOST = 8
+_MAX_LOSSES_IN_A_ROW = 8
 #: Bytes of initial values that are sent at a time: Dask handles so many beside other things.
-_PIECE = 1 << 22
+_PIECE_BYTES = 1 << 22
 
 
 class DaskCluster(Cluster):
@@ -158,7 +158,7 @@ class DaskCluster(Cluster):
                 self._count_workers()
             except WorkerLostError as error:
                 losses.append(error)
-                if len(losses) > _MOST:
+                if len(losses) > _MAX_LOSSES_IN_A_ROW:
                     raise
                 continue
             gone = data.gone - before
@@ -196,7 +196,7 @@ class DaskCluster(Cluster):
 
     def _asked(self, question: Callable[[], _Answer]) -> _Answer:
         """What partitions are asked; again, once those are there that go with a worker."""
-        for _ in range(_MOST):
+        for _ in range(_MAX_LOSSES_IN_A_ROW):
             try:
                 return question()
             except WorkerLostError as error:
@@ -218,7 +218,7 @@ class DaskCluster(Cluster):
         try:
             return shared_memory(self._client, workers, self._timeout)
         except ClusterError as error:
-            self._work.explain(error.worker, workers, self._work.check)
+            self._work.raise_if_unresponsive(error.worker, workers, self._work.check)
             raise
 
     def serve(
@@ -249,7 +249,7 @@ class DaskCluster(Cluster):
                     self._call(remote, "put_rows", ids, values)
             session = server.open(self._remotes[len(shards) :], self._work.check)
         except ServerLostError as error:
-            self._work.explain(error.worker, (), self._work.check)
+            self._work.raise_if_unresponsive(error.worker, (), self._work.check)
             raise
         for remote, handle in zip(self._remotes, (*session.shards, *session.hosts), strict=True):
             if handle.card.host == host_id():
@@ -258,7 +258,7 @@ class DaskCluster(Cluster):
 
     def _fill(self, remote: Remote, row: int, values: NDArray[np.floating]) -> None:
         """Send a row of initial values to a shard, in pieces."""
-        most = _PIECE // values.itemsize
+        most = _PIECE_BYTES // values.itemsize
         for start in range(0, len(values), most):
             self._call(remote, "fill", row, start, values[start : start + most])
 
@@ -298,7 +298,7 @@ class DaskCluster(Cluster):
             self._threads = self._work.present()
         self._threads = {worker: n for worker, n in self._threads.items() if worker in alive}
 
-    def salvage(self, session: Session) -> Session:
+    def read_after_death(self, session: Session) -> Session:
         """The same session; shards of workers that have died answer from what these have left.
 
         Raises ServerLostError: nothing has been left that can be read.
@@ -329,10 +329,12 @@ class DaskCluster(Cluster):
         except ClusterError:
             return False
 
-    def renew(self, lost: WorkerLostError | None = None, *, drop: bool = False) -> set[int]:
+    def end_generation(
+        self, lost: WorkerLostError | None = None, *, drop: bool = False
+    ) -> set[int]:
         """End the group at work; partitions that have gone with workers are made again elsewhere.
 
-        See `Cluster.renew`.
+        See `Cluster.end_generation`.
         """
         self._end_group()
         return self._restore(lost, drop=drop)

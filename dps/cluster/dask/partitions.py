@@ -26,14 +26,14 @@ from dps.cluster.dask.loading import (
     send,
     slices_of,
 )
-from dps.cluster.dask.scheduler.standing import homes_after, set_free
+from dps.cluster.dask.scheduler.standing import homes_after, unpin
 from dps.cluster.dask.tasks import call_on_each, call_unopened, cut_out
 from dps.cluster.dask.work import FitWork
 from dps.data.collections.partitions import Partition, Piece, is_dask
 from dps.data.collections.sealed import identity
 from dps.data.exchange import RandomSplit
-from dps.data.keep.computing import keeping_of, recipes_of_absent
-from dps.data.keep.keeping import Keeping, absent_bytes, make_again, remake_partition
+from dps.data.keep.computing import recipes_of_absent, storage_for
+from dps.data.keep.keeping import Keeping, attach_recipe, recomputed_bytes, remake_partition
 from dps.data.keep.streams import is_whole
 from dps.errors import ClusterError, WorkerLostError
 
@@ -100,7 +100,7 @@ class PlacedData:
             self._given, self._prepare = given, prepare
             there = prepare is None and all(isinstance(p.X, Future) for p in given)
             if not there:
-                self._keeping = keeping_of(work.fit, cache, given, self.n_trained)
+                self._keeping = storage_for(work.fit, cache, given, self.n_trained)
                 self._streams = self._keeping.cache != "memory"  # it may have, until it is known
             self._partitions = list(given)
             self.holders = self._homes(workers)
@@ -214,7 +214,9 @@ class PlacedData:
     def _give_recipes(self, some: Sequence[int], stage: int) -> None:
         """Say how partitions are computed again, of which nothing could be kept."""
         absent: list[int | None] = [None] * len(self._partitions)
-        for number, nbytes in zip(some, self._look(call_unopened, absent_bytes, some), strict=True):
+        for number, nbytes in zip(
+            some, self._look(call_unopened, recomputed_bytes, some), strict=True
+        ):
             absent[number] = nbytes
         given = [self._given_of(n) for n in range(len(self._partitions))]
         recipes = recipes_of_absent(given, absent, self.n_trained)
@@ -223,7 +225,7 @@ class PlacedData:
             self._put(
                 {
                     number: self._work.submit(
-                        partial(make_again, recipe=recipe), self._partitions[number].X,
+                        partial(attach_recipe, recipe=recipe), self._partitions[number].X,
                         workers=[self.holders[number]], pure=False,
                         key=f"dps-recipe-{name}-{number}",
                     )
@@ -399,7 +401,7 @@ class PlacedData:
                 "began: does it fit into their memory?"
             )
         placed = [value.key for part in self._partitions for value in _futures(part)]
-        set_free(self._work.client, placed, self._work.silent, self._work.timeout)
+        unpin(self._work.client, placed, self._work.silent, self._work.timeout)
         self._release({f.key for number in lost for f in _futures(self._partitions[number])})
         unmade = [number for number, stage in enumerate(self._stages) if stage < 0]
         gone = {number for number in unmade if self._origins[number] is None}

@@ -9,7 +9,7 @@ from typing import Any
 from distributed import Client
 
 from dps.cluster.dask.calls import ask
-from dps.server.group.post_mortem import Remains
+from dps.server.group.post_mortem import DeadShard
 from dps.server.group.session import Endpoint, Local
 from dps.server.shard import WindowCard
 
@@ -26,7 +26,7 @@ def remains_of(
 
     alive: the workers that there are.
     """
-    here = Remains.find(card)
+    here = DeadShard.find(card)
     if here is not None:
         return Local(here)
     host = address.rpartition(":")[0]
@@ -58,7 +58,7 @@ class _Elsewhere:
 
 
 def _answer(card: WindowCard, method: str, arguments: tuple[Any, ...]) -> Any:
-    remains = Remains.find(card)
+    remains = DeadShard.find(card)
     if method == "found":
         return remains is not None
     if remains is None:

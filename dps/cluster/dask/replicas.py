@@ -16,7 +16,7 @@ from dps.cluster.dask.scheduler.progress import StallClock, TaskProgress, look_f
 from dps.cluster.dask.work import FitWork
 from dps.data.collections.partitions import Partition
 from dps.errors import ClusterError, WorkerLostError
-from dps.monitor.shard.presence import metered
+from dps.monitor.shard.task_metrics import metered
 from dps.server.group.session import Session
 
 
@@ -87,9 +87,9 @@ class ReplicaTasks(Running):
         """The workers of replicas and shards."""
         return {*self._places.values(), *self._shards}
 
-    def explain(self, worker: str | None) -> None:
+    def raise_if_unresponsive(self, worker: str | None) -> None:
         """Raise if a worker that somebody has lost is gone, or does not answer."""
-        self._work.explain(worker, self.workers, self.check)
+        self._work.raise_if_unresponsive(worker, self.workers, self.check)
 
     def leave(self, ranks: Iterable[int]) -> None:
         """Do not wait for these, see `Running.leave`."""
@@ -122,7 +122,7 @@ class ReplicaTasks(Running):
             try:
                 self._clock.see(None if found is None else TaskProgress(**found), len(keys))
             except ClusterError as error:
-                self.explain(error.worker)
+                self.raise_if_unresponsive(error.worker)
                 raise
         return {pending[key] for key in keys}
 

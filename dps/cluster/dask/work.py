@@ -13,7 +13,7 @@ from distributed import Client, Future
 
 from dps.cluster.dask.calls import ask, await_futures, fetch, ids, living, present, staying
 from dps.cluster.dask.scheduler.silence import silent_among
-from dps.cluster.dask.scheduler.standing import set_free, standing
+from dps.cluster.dask.scheduler.standing import standing, unpin
 from dps.cluster.dask.spans import FitSpan
 from dps.data.collections.partitions import Counted, Partition
 from dps.data.collections.sealed import sealed
@@ -22,10 +22,10 @@ from dps.errors import ClusterError, WorkerLostError
 _log = logging.getLogger("dps")
 
 #: Seconds within which a worker answers that is well.
-_AT_ONCE = 0.2
-_TICK = 0.02
+_PROMPT_SECONDS = 0.2
+_TICK_SECONDS = 0.02
 #: Seconds after which tasks are set free again from workers that do not answer.
-_AGAIN = 1.0
+_UNPIN_EVERY_SECONDS = 1.0
 
 
 class FitWork:
@@ -68,7 +68,7 @@ class FitWork:
         keys = [future.key for future in futures]
 
         def free() -> None:
-            set_free(self.client, keys, self.silent, self.timeout)
+            unpin(self.client, keys, self.silent, self.timeout)
 
         def check() -> None:
             self.check()
@@ -107,8 +107,8 @@ class FitWork:
         wanted = [key for some in keys.values() for key in some]
         since, before, freed = time.monotonic(), -1, -math.inf
         while wanted:
-            if time.monotonic() - freed > _AGAIN and (self.silent or freed < 0):
-                set_free(self.client, wanted, self.silent, self.timeout)
+            if time.monotonic() - freed > _UNPIN_EVERY_SECONDS and (self.silent or freed < 0):
+                unpin(self.client, wanted, self.silent, self.timeout)
                 freed = time.monotonic()
             found = ask(
                 self.client, "_run_on_scheduler", self.timeout,
@@ -125,7 +125,7 @@ class FitWork:
                     f"Dask has not computed {coming} partitions again that a worker had for "
                     f"{self.timeout:g} s: raise dps.timeout of dask.config if that may take longer"
                 )
-            time.sleep(_TICK)
+            time.sleep(_TICK_SECONDS)
         return set()
 
     @contextmanager
@@ -136,7 +136,7 @@ class FitWork:
         except WorkerLostError:
             raise
         except ClusterError as error:
-            self.explain(error.worker, self.needed, self.check)
+            self.raise_if_unresponsive(error.worker, self.needed, self.check)
             raise
 
     def living(self, timeout: float | None = None) -> dict[str, int]:
@@ -188,7 +188,7 @@ class FitWork:
             and (worker not in now or self._ids.setdefault(worker, now[worker]) == now[worker])
         }
 
-    def explain(
+    def raise_if_unresponsive(
         self, worker: str | None, others: Collection[str], check: Callable[[], None]
     ) -> None:
         """Raise if a worker of which somebody has heard no more is gone, or does not answer.
@@ -214,7 +214,7 @@ class FitWork:
         The fit must not depend on the others: a healthy worker may answer late.
         """
         if asked := {*self.silent, *others}:
-            self.silent = silent_among(self.client, None, asked, self.timeout, (_AT_ONCE,))
+            self.silent = silent_among(self.client, None, asked, self.timeout, (_PROMPT_SECONDS,))
 
     def check(self) -> None:
         """Raise if a worker is gone, or leaves, that this fit has given something to do.

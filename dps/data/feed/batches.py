@@ -25,7 +25,7 @@ class BlockSource(Protocol):
         """Blocks whose rows are taken together, one group after the other."""
 
 
-class Part:
+class BatchPart:
     """A block of which some rows are used.
 
     order: (n,) int64 array or None, its training rows in the order they are taken; None takes all
@@ -43,7 +43,7 @@ class Part:
         return self._block, self._order, self._at, self._at + self.left
 
 
-Group = list[Part]
+Group = list[BatchPart]
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import ClassVar
 import numpy as np
 
 from dps._kernels.order import derived, shuffle
-from dps.data.feed.batches import Group, Part, key_of, spread
+from dps.data.feed.batches import BatchPart, Group, key_of, spread
 from dps.data.feed.blocks import Block
 from dps.data.feed.prefetch import ahead
 
@@ -120,7 +120,7 @@ class Source:
         if self.seed is None:
             for cut in cuts:
                 block = cut.open()
-                yield [Part(block, block.training_rows())]
+                yield [BatchPart(block, block.training_rows())]
             return
         most = _MIXED_AHEAD if self.streamed else _MIXED
         n_groups = -(-sum(cut.size for cut in cuts) // most)
@@ -128,14 +128,14 @@ class Source:
         for group in spread(len(cuts), n_groups, key):
             yield [self._shuffled(cuts[number], key) for number in group]
 
-    def _shuffled(self, cut: Cut, key: int) -> Part:
+    def _shuffled(self, cut: Cut, key: int) -> BatchPart:
         block = cut.open()
         chosen = block.training_rows()
         if chosen is None:
             chosen = np.arange(block.start, block.stop, dtype=np.int64)
         # Two cuts of one partition must not keep step with each other.
         shuffle(chosen, derived(key, cut.partition, cut.place))
-        return Part(block, chosen)
+        return BatchPart(block, chosen)
 
 
 def cut_at(start: int, stop: int, most: int) -> list[tuple[int, int]]:

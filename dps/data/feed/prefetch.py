@@ -13,7 +13,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 _LOOK_EVERY = 0.5  # seconds
-_MOMENT = 2.0
+_JOIN_SECONDS = 2.0
 
 
 def ahead(items: Iterator[T], waiting: Callable[[], None], at_once: int = 2) -> Generator[T]:
@@ -72,4 +72,4 @@ def ahead(items: Iterator[T], waiting: Callable[[], None], at_once: int = 2) -> 
     finally:
         ended.set()
         permits.release()
-        thread.join(_MOMENT)
+        thread.join(_JOIN_SECONDS)

@@ -17,7 +17,7 @@ from dask.callbacks import Callback
 from dps.data.collections.partitions import Counted, Partition
 from dps.data.collections.results import computing
 from dps.data.collections.sealed import identity, sealed
-from dps.data.keep.keeping import Keeping, absent_bytes, keep_partition, make_again
+from dps.data.keep.keeping import Keeping, attach_recipe, keep_partition, recomputed_bytes
 from dps.data.keep.recipes import Recipe, recipes_of
 from dps.errors import ClusterError
 
@@ -25,7 +25,7 @@ _log = logging.getLogger("dps")
 
 _KEPT = "dps-keep-"
 #: Seconds between two reports.
-_EVERY = 1.0
+_REPORT_SECONDS = 1.0
 
 
 def computed(
@@ -53,9 +53,9 @@ def computed(
         if running.keys:  # others may have been at work beside it
             error.add_note(f"raised while Dask computed {' or '.join(map(repr, running.keys))}")
         raise
-    absent = list(map(absent_bytes, made))
+    absent = list(map(recomputed_bytes, made))
     for number, recipe in recipes_of_absent(partitions, absent, trained).items():
-        made[number] = make_again(made[number], recipe)
+        made[number] = attach_recipe(made[number], recipe)
     return [Partition(values, None, None) for values in made]
 
 
@@ -77,7 +77,7 @@ def delayed_keep(
     ]  # fmt: skip
 
 
-def keeping_of(
+def storage_for(
     fit: str, cache: str | None, partitions: Sequence[Partition], trained: int | None = None
 ) -> Keeping:
     """Where partitions are kept; somewhere, if they cannot be computed again each by itself.
@@ -145,7 +145,7 @@ class _Running(Callback):  # type: ignore[misc]
         super().__init__()
         self.keys: dict[Any, None] = {}
         self._done, self._total, self._loading = 0, total, loading
-        self._due = time.monotonic() + _EVERY
+        self._due = time.monotonic() + _REPORT_SECONDS
 
     def _pretask(self, key: object, dsk: Any, state: Any) -> None:
         self.keys[key] = None
@@ -154,5 +154,5 @@ class _Running(Callback):  # type: ignore[misc]
         self.keys.pop(key, None)
         self._done += isinstance(key, str) and key.startswith(_KEPT)
         if time.monotonic() >= self._due:
-            self._due = time.monotonic() + _EVERY
+            self._due = time.monotonic() + _REPORT_SECONDS
             self._loading(self._done, self._total)

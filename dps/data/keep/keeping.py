@@ -142,12 +142,12 @@ def _digest(values: Values) -> bytes:
     return found.digest()
 
 
-def absent_bytes(X: Any, *_: Any) -> int | None:
+def recomputed_bytes(X: Any, *_: Any) -> int | None:
     """What a partition took of which nothing was kept; None of others."""
     return X.origin.nbytes if isinstance(X, Stream) and not X.origin.known else None
 
 
-def make_again(stream: Stream, recipe: Recipe) -> Stream:
+def attach_recipe(stream: Stream, recipe: Recipe) -> Stream:
     """The task that says how an absent partition is computed again."""
     assert isinstance(stream.origin, Recomputed)
     return replace(stream, origin=replace(stream.origin, recipe=recipe))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
-from dps.data.keep.tables import Store, Table, table_of, table_of_targets
+from dps.data.keep.tables import FieldTable, Put, table_of, table_of_targets
 
 #: X, y and weight of a partition.
 Values = tuple[Any, Any, Any]
@@ -48,12 +48,12 @@ class Origin(Protocol):
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptRows:
     """Rows that lie compactly, in memory or in a file."""
 
-    X: Table
-    y: Table
-    weight: Table | None
+    X: FieldTable
+    y: FieldTable
+    weight: FieldTable | None
     whole: ClassVar[bool] = False
     known: ClassVar[bool] = True
 
@@ -63,7 +63,7 @@ class Kept:
         return self.X.n_rows
 
     @property
-    def _tables(self) -> list[Table]:
+    def _tables(self) -> list[FieldTable]:
         return [self.X, self.y, *([] if self.weight is None else [self.weight])]
 
     @property
@@ -85,13 +85,13 @@ class Kept:
         """They are the same bytes."""
         return True
 
-    def put(self, store: Store) -> Kept:
+    def put(self, store: Put) -> KeptRows:
         """The same elsewhere."""
         weight = None if self.weight is None else self.weight.put(store)
-        return Kept(self.X.put(store), self.y.put(store), weight)
+        return KeptRows(self.X.put(store), self.y.put(store), weight)
 
 
-def kept_of(X: Any, y: Any, weight: Any) -> Kept | None:
+def kept_of(X: Any, y: Any, weight: Any) -> KeptRows | None:
     """A partition as tables, in memory; None if that cannot be, or its lengths are not equal."""
     table = table_of(X)
     if table is None:
@@ -99,7 +99,7 @@ def kept_of(X: Any, y: Any, weight: Any) -> Kept | None:
     others = [table_of_targets(y), *([] if weight is None else [table_of_targets(weight)])]
     if any(other.n_rows != table.n_rows for other in others):
         return None
-    return Kept(table, *others, *([None] if weight is None else []))
+    return KeptRows(table, *others, *([None] if weight is None else []))
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class Stream:
         Where that has a method ``bind(table, number)`` it makes another table of X's, which
         needs less than the function itself does.
         """
-        if isinstance(self.origin, Kept) and not self.functions and hasattr(function, "bind"):
+        if isinstance(self.origin, KeptRows) and not self.functions and hasattr(function, "bind"):
             bound = function.bind(self.origin.X, self.number)
             return replace(self, origin=replace(self.origin, X=bound))
         return replace(self, functions=(*self.functions, function))

@@ -33,7 +33,7 @@ class _Sliced(Protocol):
 
 
 #: Puts an array somewhere, and gives back what fetches slices of it.
-Store = Callable[[np.ndarray], _Sliced]
+Put = Callable[[np.ndarray], _Sliced]
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Flat:
         """Some rows, in memory."""
         return Flat(self.values[start:stop])
 
-    def put(self, store: Store) -> Flat:
+    def put(self, store: Put) -> Flat:
         """The same elsewhere."""
         return Flat(store(np.ascontiguousarray(self.values)))
 
@@ -84,7 +84,7 @@ class Ragged:
         at = slice(int(starts[0]), int(starts[-1]))
         return Ragged(starts - starts[0], tuple(values[at] for values in self.values))
 
-    def put(self, store: Store) -> Ragged:
+    def put(self, store: Put) -> Ragged:
         """The same elsewhere."""
         starts, *values = (np.ascontiguousarray(array) for array in (self.starts, *self.values))
         return Ragged(store(starts), tuple(store(array) for array in values))
@@ -94,7 +94,7 @@ Field = Flat | Ragged
 
 
 @dataclass(frozen=True)
-class Table:
+class FieldTable:
     """Something that has rows, as fields."""
 
     n_rows: int
@@ -116,12 +116,12 @@ class Table:
         """The value that some of the rows are."""
         return self.make(stop - start, [field.rows(start, stop) for field in self.fields])
 
-    def put(self, store: Store) -> Table:
+    def put(self, store: Put) -> FieldTable:
         """The same elsewhere."""
-        return Table(self.n_rows, tuple(field.put(store) for field in self.fields), self.make)
+        return FieldTable(self.n_rows, tuple(field.put(store) for field in self.fields), self.make)
 
 
-def table_of(X: Any) -> Table | None:
+def table_of(X: Any) -> FieldTable | None:
     """The X of a partition as a table.
 
     X: 2-D array, sparse matrix or dataframe of numbers, or anything with a method ``table``.
@@ -135,24 +135,24 @@ def table_of(X: Any) -> Table | None:
     X = as_rows(X)
     if scipy.sparse.issparse(X):
         csr = Ragged(X.indptr, (X.data, X.indices))
-        return Table(X.shape[0], (csr,), partial(_csr, type(X), X.shape[1]))
+        return FieldTable(X.shape[0], (csr,), partial(_csr, type(X), X.shape[1]))
     if is_frame(X):
         columns = [X.iloc[:, j].to_numpy() for j in range(X.shape[1])]
         if any(values.dtype.hasobject for values in columns):
             return None
-        return Table(len(X), tuple(map(Flat, columns)), partial(_frame, X.columns))
-    return None if X.dtype.hasobject or not X.ndim else Table(len(X), (Flat(X),), _only)
+        return FieldTable(len(X), tuple(map(Flat, columns)), partial(_frame, X.columns))
+    return None if X.dtype.hasobject or not X.ndim else FieldTable(len(X), (Flat(X),), _only)
 
 
-def table_of_targets(y: Any) -> Table:
+def table_of_targets(y: Any) -> FieldTable:
     """A partition's y or weights as a table; objects as codes and their distinct values."""
     targets = as_targets(y)
     if not targets.dtype.hasobject or targets.ndim != 1:
-        return Table(len(targets), (Flat(targets),), _only)
+        return FieldTable(len(targets), (Flat(targets),), _only)
     import pandas as pd
 
     codes, values = pd.factorize(targets, use_na_sentinel=False)
-    return Table(len(targets), (Flat(codes.astype(np.int32)),), partial(_picked, values))
+    return FieldTable(len(targets), (Flat(codes.astype(np.int32)),), partial(_picked, values))
 
 
 def _resident(values: _Sliced) -> int:

@@ -13,7 +13,7 @@ Counts = tuple[np.ndarray, NDArray[np.float64], NDArray[np.float64]]
 
 _COUNTED = 1 << 16  # span of integer labels up to which they are counted rather than sorted
 _LARGEST = 1 << 62
-_PIECE = 1 << 14  # labels that are counted at once
+_PIECE_LABELS = 1 << 14  # labels that are counted at once
 _FEW = 16  # distinct integers up to which each is looked for
 
 
@@ -79,8 +79,8 @@ def _by_code(
         return rows, rows
     rows = np.zeros(span)
     weighed = rows if weights is None else np.zeros(span)
-    for start in range(0, len(targets), _PIECE):  # memory that is fresh each time costs more
-        at = slice(start, start + _PIECE)
+    for start in range(0, len(targets), _PIECE_LABELS):  # memory that is fresh each time costs more
+        at = slice(start, start + _PIECE_LABELS)
         codes = targets[at].astype(np.int64)
         codes -= low
         rows += np.bincount(codes, minlength=span)

@@ -51,7 +51,7 @@ class Spread:
         """The columns' means, (n_features,); zeros where they are as good, as of one-hot ones."""
         means: NDArray[np.float64] = self.total / self.rows
         means = np.where(np.isfinite(means), means, 0.0)
-        return far_means(means, self.scale(means, dtype))
+        return centres_far_from_zero(means, self.scale(means, dtype))
 
     def scale(self, centre: NDArray[np.float64] | None, dtype: Any) -> NDArray[np.float64]:
         """How far from a centre the values of each column lie that are not zero.
@@ -244,6 +244,8 @@ def standards(parts: Sequence[Moments], n_features: int, dtype: Any) -> NDArray[
     return found
 
 
-def far_means(mean: NDArray[np.float64], scale: NDArray[np.float64]) -> NDArray[np.float64]:
+def centres_far_from_zero(
+    mean: NDArray[np.float64], scale: NDArray[np.float64]
+) -> NDArray[np.float64]:
     """Means as a centre; zeros where they are as good, as of one-hot columns."""
     return np.where(np.abs(mean) > _NEAR * scale, mean, 0.0)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dps.data.survey.quantiles import Points
 from dps.data.survey.rows import DataSummary
-from dps.data.survey.spread import far_means
+from dps.data.survey.spread import centres_far_from_zero
 from dps.models.factorization import FactorInputs, FactorizationMachine
 from dps.models.linear import LinearModel
 from dps.models.network import TINY, Network
@@ -157,7 +157,7 @@ def linear_goes_on(start: TrainState, summary: DataSummary) -> tuple[TrainState,
     scale[varying] = deviation[varying]
     if centre is not None:
         centre = np.array(centre)
-        centre[varying] = far_means(mean, deviation)[varying]
+        centre[varying] = centres_far_from_zero(mean, deviation)[varying]
 
     def change(views: dict[str, Any]) -> None:  # so that raw outputs stay
         coef = views["coef"][varying]

@@ -17,7 +17,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from dps.data.survey.quantiles import Points
 from dps.estimators.auto.constants import constant_columns, scaling_of
-from dps.estimators.auto.passes import asks_for_steps, refuse_passes
+from dps.estimators.auto.passes import minibatch_only_parameters, refuse_passes
 from dps.estimators.auto.steps import check_known, schedule_of
 from dps.estimators.base.estimator import DistributedEstimator
 from dps.estimators.fit.survey import Request, Survey
@@ -327,6 +327,6 @@ def check_passes(estimator: DistributedEstimator, partial: bool) -> None:
     dropout = estimator.dropout
     refuse_passes(
         *["partial_fit"] * partial,
-        *asks_for_steps(estimator),
+        *minibatch_only_parameters(estimator),
         *[f"dropout={dropout!r}"] * (dropout not in (0, type(estimator).dropout)),
     )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dps.estimators.auto.passes import asks_for_steps, has_kinks, passes, refuse_passes
+from dps.estimators.auto.passes import has_kinks, minibatch_only_parameters, passes, refuse_passes
 from dps.estimators.auto.steps import (
     WIDE_BATCH,
     auto_optimizer,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from dps.training.lbfgs.full_batch import FullBatch
 
 #: Stored values of a batch, as a multiple of the parameters, that are worth sharing out.
-_WORTH = 4
+_MIN_VALUES_A_PARAMETER = 4
 
 
 def choose_optimizer(estimator: BaseEstimator, loss: Loss) -> Optimizer | None:
@@ -63,7 +63,7 @@ def choose_schedule(estimator: BaseEstimator, automatic: Schedule) -> Schedule:
     return schedule_of(rate_of(estimator), automatic, rate, epochs)
 
 
-def takes_steps(estimator: BaseEstimator, loss: Loss, mode: Mode, tol: float | None) -> bool:
+def uses_minibatches(estimator: BaseEstimator, loss: Loss, mode: Mode, tol: float | None) -> bool:
     """Whether there are stochastic steps, whatever the data.
 
     Also where passes over all rows are possible, if replicas need not wait for each other.
@@ -86,7 +86,7 @@ def _obstacles(estimator: BaseEstimator, loss: Loss) -> Iterator[str]:
         yield f"loss={estimator.loss!r}, whose derivative jumps"
     if estimator.average:
         yield f"average={estimator.average!r}"
-    yield from asks_for_steps(estimator)
+    yield from minibatch_only_parameters(estimator)
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def choose_method(estimator: BaseEstimator, survey: Survey, alpha: float) -> Met
         )  # fmt: skip
     batch_size = _batch_size(estimator, summary, wide, survey.partial)
     return Method(
-        l1, l2, wide, text, takes_steps(estimator, loss, survey.mode, survey.tol), full_batch,
+        l1, l2, wide, text, uses_minibatches(estimator, loss, survey.mode, survey.tol), full_batch,
         batch_size, batch_rows(batch_size, summary.total),
     )  # fmt: skip
 
@@ -191,11 +191,11 @@ def choose_coordinates(
     centre, scale = (None, None) if before is None else (before.centre, before.scale)
     spread = None if method.text else summary.spread
     if summary.standards is not None and standardize and before is None:
-        from dps.data.survey.spread import far_means
+        from dps.data.survey.spread import centres_far_from_zero
 
         mean, scale = summary.standards
         # A constant's whole value is its centre, so that its coefficient stays at zero.
-        centre = np.where(scale == 1, mean, far_means(mean, scale))
+        centre = np.where(scale == 1, mean, centres_far_from_zero(mean, scale))
     if spread is not None:
         centre = spread.centre(model.dtype)
     if before is None or spread is not None:
@@ -247,7 +247,7 @@ def choose_replicas(
         and survey.mode.deterministic
         and method.wide
         and method.full_batch is None
-        and stored < _WORTH * model.layout.size
+        and stored < _MIN_VALUES_A_PARAMETER * model.layout.size
     ):
         return FEWEST
     return estimator.n_replicas

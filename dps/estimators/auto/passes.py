@@ -72,7 +72,7 @@ def has_kinks(loss: Loss) -> bool:
     return loss.native is not None and loss.native.kinked
 
 
-def asks_for_steps(estimator: DistributedEstimator) -> Iterator[str]:
+def minibatch_only_parameters(estimator: DistributedEstimator) -> Iterator[str]:
     """Parameters that only stochastic steps can honour."""
     if estimator._stops_early:
         yield f"early_stopping={estimator.early_stopping!r}"

@@ -129,7 +129,7 @@ def auto_schedule(
     return optimizer.default_schedule
 
 
-def asks_for_spread(optimizer: Optimizer | None, averaged: bool, before: Optimizer | None) -> bool:
+def needs_scales(optimizer: Optimizer | None, averaged: bool, before: Optimizer | None) -> bool:
     """Whether steps are in units of the features, and `before` has not found them.
 
     optimizer: None: `auto_optimizer` chooses.

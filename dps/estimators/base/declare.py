@@ -10,7 +10,7 @@ from typing import Any, TypeVar, dataclass_transform
 
 import dps
 from dps.estimators.base.habits import checks_names
-from dps.estimators.base.nested import Maker, takes_options
+from dps.estimators.base.nested import MakesModel, takes_options
 from dps.estimators.base.parameters import SHARED
 
 _Class = TypeVar("_Class", bound=type)
@@ -42,7 +42,7 @@ def estimator(model: type | None = None, **pieces: str) -> Callable[[_Class], _C
 
     def made(cls: _Class) -> _Class:
         known = ESTIMATORS.get(cls.__name__)
-        place = dps._HOMES.get(cls.__name__) if known is None else known.__module__
+        place = dps._LAZY.get(cls.__name__) if known is None else known.__module__
         if place not in (None, cls.__module__) and not cls.__module__.startswith("dps."):
             raise ValueError(f"{place} has a {cls.__name__}: use another name")
         text = inspect.cleandoc(cls.__doc__ or "")  # a dataclass without one makes its own
@@ -55,7 +55,7 @@ def estimator(model: type | None = None, **pieces: str) -> Callable[[_Class], _C
         if model is not None:
             new._model_type = model
         checks_names(new)
-        if issubclass(new, Maker):
+        if issubclass(new, MakesModel):
             takes_options(new)
         ESTIMATORS[cls.__name__] = new
         return cls  # which a dataclass is, too
@@ -68,8 +68,8 @@ def find(name: object) -> Any:
 
     Raises ValueError: there is none.
     """
-    if isinstance(name, str) and name in dps._HOMES:
-        importlib.import_module(dps._HOMES[name])
+    if isinstance(name, str) and name in dps._LAZY:
+        importlib.import_module(dps._LAZY[name])
     if not isinstance(name, str) or name not in ESTIMATORS:
         raise ValueError(f"it is a {name!r}, and there are {sorted(ESTIMATORS)}")
     return ESTIMATORS[name]

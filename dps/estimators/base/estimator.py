@@ -229,7 +229,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
 
     @classmethod
     def _is_option(cls, name: str) -> bool:
-        """Whether a parameter is for what makes the model, see `Maker`."""
+        """Whether a parameter is for what makes the model, see `MakesModel`."""
         return False
 
     @abstractmethod

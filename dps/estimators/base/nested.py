@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 from sklearn.base import BaseEstimator
 
 
-class Maker(BaseEstimator):
+class MakesModel(BaseEstimator):
     """An estimator whose model is made by a class or function that is given to it."""
 
     #: Parameters that may be code, which is not saved; the first makes the model.
@@ -52,7 +52,7 @@ class Maker(BaseEstimator):
 
 
 def takes_options(cls: Any) -> Any:
-    """Have the constructor of a :class:`Maker` take such parameters; its signature stays."""
+    """Have the constructor of a :class:`MakesModel` take such parameters; its signature stays."""
     plain = cls.__init__
 
     @functools.wraps(plain)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dps.estimators.export.sklearn import behind_encoder, filled
+from dps.estimators.export.sklearn import after_encoder, filled
 from dps.losses import LogLoss, Loss
 from dps.losses.names import LOSSES
 from dps.losses.regression import LogLinkLoss
@@ -55,7 +55,7 @@ def plain_network(estimator: DistributedEstimator) -> Any:
             known = inputs.spread > 0  # what was constant says nothing
             coefs[0] = (coefs[0] * known[:, None])[inputs.places]
     model = _estimator(estimator, activation, coefs, intercepts, named=not before)
-    return behind_encoder(estimator, *before, model)
+    return after_encoder(estimator, *before, model)
 
 
 def _scalers(estimator: DistributedEstimator, inputs: Inputs) -> list[Any]:

@@ -67,7 +67,7 @@ def plain_linear(estimator: DistributedEstimator) -> Any:
             for k in range(len(coef))
         ]
         model = filled(MultiOutputRegressor(model), estimator, estimators_=each)
-    return behind_encoder(estimator, model)
+    return after_encoder(estimator, model)
 
 
 def _of_each_label(estimator: DistributedEstimator, model: Any) -> Any:
@@ -105,7 +105,7 @@ def filled(
     return model
 
 
-def behind_encoder(estimator: DistributedEstimator, *steps: Any) -> Any:
+def after_encoder(estimator: DistributedEstimator, *steps: Any) -> Any:
     """The steps of a pipeline, behind the encoder if there is one; alone, if it is one.
 
     The encoder becomes one of scikit-learn's where that has the same.

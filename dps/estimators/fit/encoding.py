@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
 
     from dps.cluster.base import Cluster
-    from dps.preprocessing.reader import Reader
+    from dps.preprocessing.reader import FrameReader
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Encoding:
 
     encoder: FrameEncoder
     fitted: bool  # whether it has learned from other data, and stays as it is
-    reader: Reader | None = None  # reads partitions that it is going to learn from
+    reader: FrameReader | None = None  # reads partitions that it is going to learn from
 
     def encode(self, frame: pd.DataFrame) -> Any:
         """A pandas dataframe as CSR, whatever `set_output` says."""
@@ -52,7 +52,7 @@ class Encoding:
         if self.fitted:
             change = self.encoder._layout
         else:
-            example = X if is_frame(X) else framed(np.empty((0, X.shape[1]), X.dtype))
+            example = X if is_frame(X) else as_frame(np.empty((0, X.shape[1]), X.dtype))
             change = self.reader = self.encoder._begin(example)
         return change if is_frame(X) else Framed(change)
 
@@ -111,10 +111,10 @@ class Framed:
 
     def __call__(self, block: Any, number: int) -> Any:
         """Frame a block, and change it."""
-        return self.change(framed(block, self.names), number)
+        return self.change(as_frame(block, self.names), number)
 
 
-def framed(X: Any, names: Sequence[Any] | None = None) -> Any:
+def as_frame(X: Any, names: Sequence[Any] | None = None) -> Any:
     """Local rows as a dataframe; by default the columns of an array are named by their places."""
     if is_frame(X):
         return X
@@ -124,7 +124,7 @@ def framed(X: Any, names: Sequence[Any] | None = None) -> Any:
     return pd.DataFrame(X, columns=places(X.shape[1]) if names is None else names)
 
 
-def by_places(encoder: FrameEncoder) -> bool:
+def positional(encoder: FrameEncoder) -> bool:
     """Whether it was fitted to an array, or is going to be."""
     if not encoder.__sklearn_is_fitted__():
         return True
@@ -138,9 +138,9 @@ def select(estimator: BaseEstimator, encoder: FrameEncoder, X: Any, reset: bool)
 
     Raises ValueError: one is missing or extra, in scikit-learn's words.
     """
-    if is_list(X) and by_places(encoder):  # what its partitions are is seen when they are read
+    if is_list(X) and positional(encoder):  # what its partitions are is seen when they are read
         return X
-    if not is_frame(X) and by_places(encoder):
+    if not is_frame(X) and positional(encoder):
         X = X if is_dask(X) or scipy.sparse.issparse(X) else np.asarray(X)
         if X.ndim != 2:
             raise ValueError(f"X has {X.ndim} dimensions, two are wanted")

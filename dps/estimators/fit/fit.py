@@ -36,14 +36,14 @@ from dps.data.survey.rows import (
     warn_unless_repeated,
 )  # fmt: skip
 from dps.estimators.fit.callbacks import FitCallbacks
-from dps.estimators.fit.encoding import Framed, encoding_for, framed, select
+from dps.estimators.fit.encoding import Framed, as_frame, encoding_for, select
 from dps.estimators.fit.inputs import check_found, partitions_for
 from dps.estimators.fit.interrupts import Interrupts
 from dps.estimators.fit.loading import Loading
 from dps.estimators.fit.multilabel import check_columns_of_labels, labels_of_columns
 from dps.estimators.fit.resume import Resumption
 from dps.estimators.fit.survey import Given, Request, Survey
-from dps.estimators.fit.validation import ValidationData, check_targets, look_at_validation
+from dps.estimators.fit.validation import ValidationData, check_targets, survey_validation
 from dps.estimators.served.publish import Publisher
 from dps.losses import Loss
 from dps.parameter_server import ParameterServer
@@ -157,7 +157,7 @@ def _partitioned(request: Request, client: Any, given: Given) -> _Data:
         if is_dask(X):
             prepare = encoding.prepare(X)
         else:
-            X = encoding.encode(framed(X))
+            X = encoding.encode(as_frame(X))
     partitions, whole = partitions_for(
         estimator, X, y, sample_weight, classification=estimator._classification,
         reset=given.reset, encoded=encoding is not None,
@@ -221,7 +221,7 @@ def _surveyed(
         check_found(estimator, summary, given.reset and is_list(data.X))
     seen: list[PartitionSummary] = []
     if data.validating:
-        summary, seen = look_at_validation(
+        summary, seen = survey_validation(
             cluster, summary, request.loss, estimator._classification,
             len(cluster.holders) - trained, len(data.validating) == 1,
         )  # fmt: skip

@@ -22,9 +22,9 @@ from dps.estimators.fit.survey import Survey
 from dps.files.directories import file_system
 from dps.files.records import Kind, RecordWriter
 from dps.training.checkpoint import files
-from dps.training.checkpoint.files import Found
+from dps.training.checkpoint.files import LoadedCheckpoint
 from dps.training.checkpoint.lock import PathLock
-from dps.training.checkpoint.options import Checkpoint, Checkpointing
+from dps.training.checkpoint.options import Checkpoint, CheckpointRun
 from dps.training.job import Job
 from dps.training.position import Position
 from dps.training.saved import KINDS, kinds_by_name
@@ -60,7 +60,7 @@ class Resumption:
         self, estimator: DistributedEstimator, resume: bool, start: TrainState | None, partial: bool
     ) -> None:
         self._where: Checkpoint | None = estimator.checkpoint
-        self._found: Found | None = None
+        self._found: LoadedCheckpoint | None = None
         self._lock: PathLock | None = None
         self._random_state = estimator.random_state
         if self._where is None:
@@ -140,10 +140,10 @@ class Resumption:
             "model": _learned(job.model),
         }
         self._lock.add({run, *files.known_runs(self._path)})
-        checkpoint = Checkpointing(self._where, self._lock, run, subject)
+        checkpoint = CheckpointRun(self._where, self._lock, run, subject)
         return replace(job, execution=replace(job.execution, checkpoint=checkpoint))
 
-    def _model(self, found: Found, made: Any) -> Any:
+    def _model(self, found: LoadedCheckpoint, made: Any) -> Any:
         """The model with what it had learned from the data."""
         if (learned := found.subject["model"]) is None:
             return made
@@ -161,7 +161,7 @@ class Resumption:
             raise ValueError(f"{self._directory} has another model: {error}. {_REMEDY}") from error
         return model
 
-    def _position(self, found: Found, job: Job) -> Position:
+    def _position(self, found: LoadedCheckpoint, job: Job) -> Position:
         """Where it goes on, once the numbers have been looked at: kernels trust them."""
         table, optimizer = job.model.layout.table, job.optimizer
         (check,) = (kind.read for kind in KINDS if kind.type is TrainState)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
 
     from dps.cluster.base import Cluster
-    from dps.data.columns import Columns
+    from dps.data.columns import OccurringColumns
     from dps.data.feed.targets import TargetEncoding
     from dps.data.survey.rows import DataSummary
     from dps.estimators.fit.validation import ValidationData
@@ -63,7 +63,7 @@ class Request:
     partial: bool  # whether it is one epoch, of many
     options: Options
     encoding: Encoding | None = None  # how a dataframe is encoded, if it is
-    columns: Columns | None = None  # those that are trained on, where not all are
+    columns: OccurringColumns | None = None  # those that are trained on, where not all are
     #: Fitted attributes that planning decides, such as ``alpha_``.
     attributes: dict[str, Any] = field(default_factory=dict)
 
@@ -90,7 +90,7 @@ class Request:
         """The score that `scoring` names, if it is not the loss."""
         if self.estimator.scoring == "loss":
             return None
-        from dps.scores.gathered import get_score  # and with it scikit-learn's metrics
+        from dps.scores.all_rows import get_score  # and with it scikit-learn's metrics
 
         return get_score(self.estimator.scoring, self.loss)
 
@@ -166,7 +166,7 @@ class Survey(Request):
         """
         from dps.training.epochs.stopping import StoppingRule
         from dps.training.job import Execution, Job
-        from dps.training.position import Beginning, Position
+        from dps.training.position import InitialState, Position
         from dps.training.state import starting_state
 
         estimator, start = self.estimator, self.start
@@ -199,7 +199,7 @@ class Survey(Request):
             l2=l2,
             mode=self.mode,
             stopping=stopping,
-            position=Position(Beginning(params, state, version, ids)),
+            position=Position(InitialState(params, state, version, ids)),
             epochs_before=0 if start is None else start.epochs,
             batch_size=estimator.batch_size if batch_size is None else batch_size,
             execution=Execution(

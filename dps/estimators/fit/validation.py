@@ -25,7 +25,7 @@ from dps.data.survey.rows import (
     inspect_kept,
     warn_unless_repeated,
 )
-from dps.estimators.fit.encoding import Encoding, framed, select
+from dps.estimators.fit.encoding import Encoding, as_frame, select
 from dps.estimators.fit.inputs import partitions_for
 from dps.losses import Loss
 
@@ -90,7 +90,7 @@ class ValidationData:
                 raise TypeError(f"X is a dataframe, and X_val is of the type {type(X).__name__}")
             X = select(estimator, encoding.encoder, X, reset=False)
             if not is_dask(beside):
-                X = encoding.encoder._encoded(framed(X), fit=False)
+                X = encoding.encoder._encoded(as_frame(X), fit=False)
         # Of a list of partitions nothing is known yet to compare with.
         checked = clone(estimator) if is_list(beside) else estimator
         partitions, local = partitions_for(
@@ -118,7 +118,7 @@ def _delayed(part: Partition, n: int) -> list[Partition]:
     ]
 
 
-def look_at_validation(
+def survey_validation(
     cluster: Cluster, summary: DataSummary, loss: Loss, classification: bool, n: int, whole: bool
 ) -> tuple[DataSummary, list[PartitionSummary]]:
     """See that validation data is like what is trained on, and have kernels read it.

@@ -21,17 +21,17 @@ from dps.data.collections.sealed import identity, sealed
 _WHOLE, _PIECE = 64 << 20, 16 << 20
 
 #: Ids of rows, ascending, and the rows.
-Part = tuple[NDArray[np.int64], NDArray[np.floating]]
+TableRows = tuple[NDArray[np.int64], NDArray[np.floating]]
 
 
 class TableRaw(Protocol):
     """A trained model, see `Raw`, with a table of which a block needs a few rows."""
 
     @property
-    def table(self) -> Part:
+    def table(self) -> TableRows:
         """All rows that there are."""
 
-    def with_rows(self, parts: Sequence[Part]) -> TableRaw:
+    def with_rows(self, parts: Sequence[TableRows]) -> TableRaw:
         """The model with these rows alone, ascending from part to part."""
 
     def needed(self, X: Any) -> NDArray[np.int64]:
@@ -60,7 +60,7 @@ class TablePredictor:
     def of(cls, predict: Any, client: Any) -> TablePredictor | None:
         """Put a table on a client's workers; None where it is small, or there is no table."""
         raw = predict.model
-        table: Part | None = getattr(raw, "table", None)
+        table: TableRows | None = getattr(raw, "table", None)
         if table is None or table[1].nbytes <= _WHOLE or client is None or client.asynchronous:
             return None
         ids, rows = table
@@ -89,14 +89,14 @@ def _needed(part: Any, predict: _Predictor, number: int) -> NDArray[np.int64]:
     return raw.needed(predict.rows(part, f" in partition {number}"))
 
 
-def _pick(piece: Part, ids: NDArray[np.int64]) -> Part:
+def _pick(piece: TableRows, ids: NDArray[np.int64]) -> TableRows:
     held, rows = piece
     at = np.flatnonzero(np.isin(held, ids, assume_unique=True))
     return held[at], rows[at]
 
 
 def _use(
-    apply: Callable[..., Any], part: Any, predict: _Predictor, found: list[Part], number: int
+    apply: Callable[..., Any], part: Any, predict: _Predictor, found: list[TableRows], number: int
 ) -> Any:
     raw: Any = predict.model
     return apply(part, predict.with_model(raw.with_rows(found)), number)

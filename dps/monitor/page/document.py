@@ -21,10 +21,10 @@ from dps.monitor.page.heat import Staleness
 from dps.monitor.page.palette import DARK, LIGHT, Palette
 from dps.monitor.page.panels import EventLog, Headline, ServersPanel, Shards
 from dps.monitor.page.view import Panel, view_of
-from dps.monitor.scheduler.store import Store
+from dps.monitor.scheduler.store import FitStore
 
 #: How often a page looks for something new, in milliseconds.
-_TICK = 250
+_TICK_MILLISECONDS = 250
 
 PANELS: dict[str, Callable[[Palette], Panel]] = {
     "headline": Headline,
@@ -62,7 +62,7 @@ _CHIPS = """
 """
 
 
-def applications(store_of: Callable[[Any], Store]) -> dict[str, Callable[..., None]]:
+def applications(store_of: Callable[[Any], FitStore]) -> dict[str, Callable[..., None]]:
     """Functions that make the documents, by path, as Dask's dashboard takes them.
 
     `store_of` finds what a scheduler knows of fits.
@@ -87,7 +87,7 @@ def enter(variables: dict[str, Any]) -> None:
 
 
 def _page(
-    store_of: Callable[[Any], Store], scheduler: Any, extra: Mapping[str, object], doc: Any
+    store_of: Callable[[Any], FitStore], scheduler: Any, extra: Mapping[str, object], doc: Any
 ) -> None:
     """All of it."""
     from distributed.dashboard.components import scheduler as dask_pages
@@ -108,7 +108,7 @@ def _page(
 
 def _single(
     name: str,
-    store_of: Callable[[Any], Store],
+    store_of: Callable[[Any], FitStore],
     scheduler: Any,
     extra: Mapping[str, object],
     doc: Any,
@@ -162,7 +162,7 @@ class Choice:
     chosen: ids of fits that are chosen at first; without any, the page follows what runs.
     """
 
-    def __init__(self, store: Store, chosen: list[str]) -> None:
+    def __init__(self, store: FitStore, chosen: list[str]) -> None:
         self._store = store
         self._ids: list[str] = []
         self.chosen = chosen
@@ -189,7 +189,7 @@ class Choice:
             self.root.update(tags=self._ids, labels=labels, active=active)
 
 
-def _follow(doc: Any, store: Store, panels: list[Panel], choice: Choice) -> None:
+def _follow(doc: Any, store: FitStore, panels: list[Panel], choice: Choice) -> None:
     """Show what the store has, now and whenever it has something new."""
     shown: list[object] = []
 
@@ -209,4 +209,4 @@ def _follow(doc: Any, store: Store, panels: list[Panel], choice: Choice) -> None
             panel.update(view)
 
     update()
-    doc.add_periodic_callback(update, _TICK)
+    doc.add_periodic_callback(update, _TICK_MILLISECONDS)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from dps.monitor.scheduler.servers import Server
-from dps.monitor.scheduler.store import Fit, Store
+from dps.monitor.scheduler.store import Fit, FitStore
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Panel(Protocol):
         """Show what there is."""
 
 
-def view_of(store: Store, chosen: Sequence[str], now: float) -> View:
+def view_of(store: FitStore, chosen: Sequence[str], now: float) -> View:
     """The chosen fits; those that run, or else the last one, where none is chosen.
 
     chosen: ids in the order in which they were chosen; the last one is shown in full.

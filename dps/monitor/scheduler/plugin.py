@@ -13,7 +13,7 @@ from distributed import SchedulerPlugin
 
 from dps.monitor.events import TOPIC
 from dps.monitor.scheduler.prometheus import serve_metrics
-from dps.monitor.scheduler.store import Store
+from dps.monitor.scheduler.store import FitStore
 
 NAME = "dps-fits"
 
@@ -24,7 +24,7 @@ class FitsPlugin(SchedulerPlugin):  # type: ignore[misc]
     name = NAME
 
     def __init__(self) -> None:
-        self.store = Store()
+        self.store = FitStore()
         self._application: Any = None
 
     def log_event(self, topic: str, msg: Any) -> None:
@@ -90,7 +90,7 @@ def plugin_of(scheduler: Any) -> FitsPlugin:
     return scheduler.plugins[NAME]
 
 
-def store_of(scheduler: Any) -> Store:
+def store_of(scheduler: Any) -> FitStore:
     """What a scheduler knows of fits."""
     return plugin_of(scheduler).store
 

@@ -13,7 +13,7 @@ from time import time
 from typing import Any
 
 from dps.monitor.events import bucket_floor
-from dps.monitor.scheduler.store import Fit, Store
+from dps.monitor.scheduler.store import Fit, FitStore
 
 #: Seconds for which an ended fit is shown: Prometheus asks every 15 to 60 seconds.
 LINGER = 90.0
@@ -53,7 +53,7 @@ class FitCollector:
     """What Prometheus asks: of the fits of all schedulers in this process."""
 
     def __init__(self) -> None:
-        self.stores: weakref.WeakSet[Store] = weakref.WeakSet()
+        self.stores: weakref.WeakSet[FitStore] = weakref.WeakSet()
 
     def describe(self) -> list[Any]:
         """Nothing is known before there is a fit."""
@@ -125,7 +125,7 @@ def _of_pushes(replicas: Sequence[tuple[list[str], Any]]) -> Iterator[Any]:
 _collector: FitCollector | None = None
 
 
-def serve_metrics(store: Store) -> None:
+def serve_metrics(store: FitStore) -> None:
     """Have the registry of the process say what a store knows, if there is one."""
     global _collector
     if _collector is None:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 #: Servers that are remembered, and closed ones whose late events are known.
-_MOST, _FORGOTTEN = 50, 1000
+_MAX_SERVERS, _FORGOTTEN = 50, 1000
 #: Seconds for which a server is shown of which no shard is left.
 LINGER = 600.0
 
@@ -128,6 +128,6 @@ class Servers:
 
     def _make_room(self, now: float) -> None:
         self._servers = {server.id: server for server in self.shown(now)}
-        if len(self._servers) > _MOST:
+        if len(self._servers) > _MAX_SERVERS:
             quietest = min(self.all, key=lambda server: (not server.lost, server.heard))
             del self._servers[quietest.id]

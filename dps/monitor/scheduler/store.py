@@ -269,7 +269,7 @@ class Fit:
         return float(left * self._last_epoch["seconds"])
 
 
-class Store:
+class FitStore:
     """The fits of a cluster, the newest last.
 
     limit: fits to remember; of more, those that ended first are forgotten.

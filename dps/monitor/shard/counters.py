@@ -73,7 +73,7 @@ class Pace:
         return np.where(still, 0.0, self._paces)
 
 
-class Reader:
+class CounterReader:
     """Reads one shard's window.
 
     workers: the worker of each rank.

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from tornado.ioloop import PeriodicCallback
 
 from dps.monitor.events import TOPIC, Kind, event
-from dps.monitor.shard.counters import Reader
+from dps.monitor.shard.counters import CounterReader
 from dps.monitor.shard.stragglers import Stragglers
 from dps.server.group.window import Window
 from dps.server.shard import MonitorInfo
@@ -44,7 +44,7 @@ class Reporter:
         self._fit, self._shard = window.spec.fit, window.spec.shard
         self._workers = watched.workers
         self._worker = worker
-        self._reader = Reader(window, watched.workers, together=watched.together)
+        self._reader = CounterReader(window, watched.workers, together=watched.together)
         self._stragglers = Stragglers(together=watched.together)
         self._began = time.monotonic()
         self._next = 0.0

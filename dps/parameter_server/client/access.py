@@ -32,7 +32,13 @@ from dps._runtime.wire.message import Caller, Ending, Op
 from dps._runtime.wire.wire import Wire
 from dps.errors import ClusterError, DPSError, ServerLostError, UnknownOutcomeError
 from dps.parameter_server.shard.layout import ServerSpec
-from dps.parameter_server.shard.state import Holding, HoldingCard, Keys, find_holding, map_parts
+from dps.parameter_server.shard.state import (
+    Keys,
+    TensorShardCard,
+    TensorShardState,
+    find_shard_state,
+    map_parts,
+)
 from dps.server.memory.host import host_id
 from dps.transport.remote import Remote
 from dps.transport.wires import ShardProbe, called, connected
@@ -50,7 +56,7 @@ _DIED = "its worker has died"
 _CLOSED = "the server has been closed, or whoever made it has gone"
 
 
-class Sent:
+class PendingResult:
     """A request on a wire.
 
     A write whose connection ends before the answer, at a shard that lives, raises
@@ -98,7 +104,7 @@ class Sent:
         return UnknownOutcomeError(error.message, worker=error.worker)
 
     def result(self) -> tuple[int, int]:
-        """Wait for the answer, see `Done`."""
+        """Wait for the answer, see `ImmediateResult`."""
         while True:
             try:
                 self._asked = True
@@ -131,7 +137,7 @@ class RemoteAccess:
         self,
         spec: ServerSpec,
         shard: int,
-        card: HoldingCard,
+        card: TensorShardCard,
         remote: Remote,
         timeout: float,
         moves: bool = True,
@@ -163,7 +169,7 @@ class RemoteAccess:
         return self._remote.key
 
     def peek(self, part: int, start: int, keys: Keys, out: NDArray[np.floating]) -> int | None:
-        """Read in mapped memory, see `Holding.peek`."""
+        """Read in mapped memory, see `TensorShardState.peek`."""
         mapped, remote = self._mapped, self._remote
         if mapped is None:
             return None
@@ -177,12 +183,12 @@ class RemoteAccess:
         ended = held.peek(start, keys, out)
         return None if ended == Ending.STOPPED else ended
 
-    def begin(self, *request: Any) -> Sent:
-        """Send a request, see `Holding.begin`."""
-        return Sent(self, *request)
+    def begin(self, *request: Any) -> PendingResult:
+        """Send a request, see `TensorShardState.begin`."""
+        return PendingResult(self, *request)
 
     def call(self, method: str, *args: Any) -> Any:
-        """Call it, see `Holding.call`; a function that changes anything is not called again."""
+        """Call it, see `TensorShardState.call`; what changes anything is not called again."""
         message = bytes(pickle.dumps((method, args)))
         while True:
             caller, remote = self.take()
@@ -417,10 +423,10 @@ _lock = threading.Lock()
 
 
 def access_to(
-    spec: ServerSpec, shard: int, card: HoldingCard, remote: Remote, timeout: float
-) -> Holding | RemoteAccess:
+    spec: ServerSpec, shard: int, card: TensorShardCard, remote: Remote, timeout: float
+) -> TensorShardState | RemoteAccess:
     """The way to a shard, found out by trying."""
-    holding = find_holding(card)
+    holding = find_shard_state(card)
     if holding is not None and card.host == host_id():
         return holding
     node = remote.node

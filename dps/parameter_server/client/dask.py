@@ -45,7 +45,7 @@ from dps.parameter_server.client.access import (
 )
 from dps.parameter_server.shard.actor import TensorShard
 from dps.parameter_server.shard.layout import ServerSpec
-from dps.parameter_server.shard.state import Holding, HoldingCard
+from dps.parameter_server.shard.state import TensorShardCard, TensorShardState
 from dps.server.memory.files import remove_files_of
 from dps.server.sharding import fastest_shards
 from dps.transport.remote import Remote
@@ -53,7 +53,7 @@ from dps.transport.remote import Remote
 #: What the names of published datasets begin with.
 _PREFIX = "dps-server-"
 #: Seconds that the scheduler may take to answer.
-_ASKING = 30.0
+_ASK_SECONDS = 30.0
 #: Before 2026.6 two datasets that are fetched at once leave Dask's option `scheduler` changed.
 _OLD = tuple(map(int, distributed.__version__.split(".")[:2])) < (2026, 6)
 _fetching = threading.Lock() if _OLD else contextlib.nullcontext()
@@ -81,7 +81,7 @@ class ServerCard:
 
     spec: ServerSpec
     remotes: tuple[Remote, ...]
-    cards: tuple[HoldingCard, ...]  # one a shard, as are the remotes
+    cards: tuple[TensorShardCard, ...]  # one a shard, as are the remotes
     timeout: float
 
 
@@ -265,7 +265,7 @@ def task_client() -> Client:
 def names(client: Client) -> list[str]:
     """The names of all servers of a cluster."""
     with reaching(client):
-        found = client.list_datasets(callback_timeout=_ASKING)
+        found = client.list_datasets(callback_timeout=_ASK_SECONDS)
     return sorted(
         name.removeprefix(_PREFIX)
         for name in found
@@ -322,7 +322,7 @@ class ServerShards:
             self._known = True
         return self._given
 
-    def connect(self, shard: int) -> Holding | RemoteAccess:
+    def connect(self, shard: int) -> TensorShardState | RemoteAccess:
         """The way to a shard."""
         card = self._card
         return access_to(card.spec, shard, card.cards[shard], card.remotes[shard], card.timeout)
@@ -338,7 +338,7 @@ class ServerShards:
             try:
                 access = self.connect(shard)
                 answer = access.call("status")
-                worker = worker if isinstance(access, Holding) else access.worker
+                worker = worker if isinstance(access, TensorShardState) else access.worker
             except ServerLostError as error:
                 answer = {"parts": {}, "callers": [], "mirror": None, "lost": str(error)}
                 lost = error
@@ -358,7 +358,7 @@ class ServerShards:
         """
         card = self._card
         asks = spec.tensors == card.spec.tensors
-        there: dict[int, Holding | RemoteAccess] = {}
+        there: dict[int, TensorShardState | RemoteAccess] = {}
         for shard in range(spec.n_shards):
             try:
                 access = self.connect(shard)
@@ -435,13 +435,15 @@ class ServerShards:
             return
         client = self._client or task_client()
         with reaching(client):
-            for name in client.list_datasets(callback_timeout=_ASKING):
+            for name in client.list_datasets(callback_timeout=_ASK_SECONDS):
                 # No shard is left that would publish another one.
                 if isinstance(name, str) and name.startswith(f"{mirror_key(self.spec.id)}-"):
-                    client.unpublish_dataset(name, callback_timeout=_ASKING)
+                    client.unpublish_dataset(name, callback_timeout=_ASK_SECONDS)
         if self.spec.id in (card.spec.id for card in _cards(client, self.spec.name)):
             with reaching(client):
-                client.unpublish_dataset(f"{_PREFIX}{self.spec.name}", callback_timeout=_ASKING)
+                client.unpublish_dataset(
+                    f"{_PREFIX}{self.spec.name}", callback_timeout=_ASK_SECONDS
+                )
 
 
 def _through(card: ServerCard, client: Client | None) -> ServerCard:
@@ -472,7 +474,7 @@ def _cards(client: Client, name: str | None) -> list[ServerCard]:
     """What is known by a name: one server, or none."""
     try:
         with reaching(client), _fetching:
-            found = client.get_dataset(f"{_PREFIX}{name}", callback_timeout=_ASKING)
+            found = client.get_dataset(f"{_PREFIX}{name}", callback_timeout=_ASK_SECONDS)
     except KeyError:
         return []
     # Within one process nothing is pickled. And any client may publish a dataset of such a name.

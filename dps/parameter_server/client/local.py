@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 from dps.cluster.choice import client_of, here
 from dps.errors import ClusterError
 from dps.parameter_server.shard.layout import ServerSpec
-from dps.parameter_server.shard.state import Holding
+from dps.parameter_server.shard.state import TensorShardState
 
 #: The name of this process where a worker is named.
 HERE = "this process"
 #: Seconds within which a scheduler answers that is there.
-_ANSWERS = 10.0
+_ANSWER_SECONDS = 10.0
 
 
 class _Here:
@@ -26,9 +26,11 @@ class _Here:
 
     def __init__(self, spec: ServerSpec) -> None:
         self.spec = spec
-        self._holdings = [Holding(spec, shard, shared=False) for shard in range(spec.n_shards)]
+        self._holdings = [
+            TensorShardState(spec, shard, shared=False) for shard in range(spec.n_shards)
+        ]
 
-    def connect(self, shard: int) -> Holding:
+    def connect(self, shard: int) -> TensorShardState:
         return self._holdings[shard]
 
     def status(self) -> list[dict[str, Any]]:
@@ -91,7 +93,7 @@ def connection(given: object, in_task: bool = True) -> Iterator[Any]:
 
     One that is made, for a cluster or the address of a scheduler, is closed behind it.
     """
-    with client_of(given, _ANSWERS) as client:
+    with client_of(given, _ANSWER_SECONDS) as client:
         client = client_for(client)
         if client is None and in_task and "distributed" in sys.modules:
             from dps.cluster.dask import inside_task

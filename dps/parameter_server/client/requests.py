@@ -25,16 +25,16 @@ from dps.errors import (
 )
 from dps.parameter_server.client.rows import Piece, choose, summed, values_for
 from dps.parameter_server.shard.layout import ServerSpec, TensorSpec
-from dps.parameter_server.shard.mirroring import Taken
-from dps.parameter_server.shard.state import Done, Holding, check_new
+from dps.parameter_server.shard.mirroring import PartSnapshot
+from dps.parameter_server.shard.state import ImmediateResult, TensorShardState, check_new
 from dps.parameter_server.whole import CopyLostError, gathered, restore
 
 if TYPE_CHECKING:
-    from dps.parameter_server.client.access import RemoteAccess, Sent
+    from dps.parameter_server.client.access import PendingResult, RemoteAccess
     from dps.parameter_server.client.local import Place
 
-    Way = Holding | RemoteAccess
-    Answer = Done | Sent
+    Way = TensorShardState | RemoteAccess
+    Answer = ImmediateResult | PendingResult
 
 #: Attempts to read a tensor whose copies are lost, beside one for each lost shard.
 _ATTEMPTS = 5
@@ -87,7 +87,7 @@ class Requests:
         self.leave()
         self._know()
 
-    def create(self, tensors: tuple[TensorSpec, ...], whole: Mapping[str, Taken]) -> None:
+    def create(self, tensors: tuple[TensorSpec, ...], whole: Mapping[str, PartSnapshot]) -> None:
         """Have the shards hold further tensors, which begin with the given values; see `creating`.
 
         Raises ValueError: there is one of that name.
@@ -249,7 +249,9 @@ class Requests:
         """Have written what has not been done; raise the first error once all have answered."""
         for each in asked:
             try:
-                if isinstance(each.error, UnknownOutcomeError) and not isinstance(each.sent, Done):
+                if isinstance(each.error, UnknownOutcomeError) and not isinstance(
+                    each.sent, ImmediateResult
+                ):
                     assert each.sent is not None
                     each.sent.again()
                 else:
@@ -358,7 +360,7 @@ class Requests:
 
     def whole(
         self, rescue: bool
-    ) -> tuple[dict[str, Taken], dict[str, bytes], dict[int, Exception]]:
+    ) -> tuple[dict[str, PartSnapshot], dict[str, bytes], dict[int, Exception]]:
         """All tensors, the notes, and which shards are lost and replaced by nothing.
 
         rescue: otherwise a lost shard is an error.
@@ -387,7 +389,7 @@ class Requests:
         tensor: TensorSpec,
         gone: Mapping[int, Exception],
         give_up: Callable[[int, ServerLostError], None],
-    ) -> Taken:
+    ) -> PartSnapshot:
         """All of a tensor, without shards that are given up."""
         failed: set[int] = set()
 

@@ -28,7 +28,7 @@ from dps.errors import FencedError
 from dps.monitor.shard.server_reporter import ServerReporter
 from dps.parameter_server.client.access import RemoteAccess, mirror_key, shard_key
 from dps.parameter_server.shard.layout import ServerSpec
-from dps.parameter_server.shard.state import Holding, HoldingCard
+from dps.parameter_server.shard.state import TensorShardCard, TensorShardState
 from dps.server.memory.files import sweep
 from dps.transport.remote import Remote
 from dps.transport.serving import Served, Services, answering, pickled
@@ -40,7 +40,7 @@ MirrorMaker = Callable[[ServerSpec, int, int, Any, Callable[[Remote], None]], bo
 _log = logging.getLogger("dps")
 
 #: Seconds until a mirror is tried to be made again, and between looks at it.
-_AGAIN, _LOOK_SECONDS = 2.0, 1.0
+_RETRY_SECONDS, _LOOK_SECONDS = 2.0, 1.0
 
 
 class TensorShard(Served):
@@ -59,7 +59,7 @@ class TensorShard(Served):
         make_mirror: MirrorMaker | None = None,
         watched: bool = False,
     ) -> None:
-        self._holding = holding = Holding(spec, shard, shared=True, leads=number == 0)
+        self._holding = holding = TensorShardState(spec, shard, shared=True, leads=number == 0)
         serve = partial(_serve, holding)  # which does not keep this object
         worker = self._worker = get_worker()
         self._services = Services(worker, holding.token, _check_name, serve)
@@ -77,11 +77,11 @@ class TensorShard(Served):
         if number == 0:
             self._report()
 
-    def card(self) -> HoldingCard:
+    def card(self) -> TensorShardCard:
         """How callers reach it."""
         return self._holding.card()
 
-    async def mirror(self, card: HoldingCard, remote: Remote) -> None:
+    async def mirror(self, card: TensorShardCard, remote: Remote) -> None:
         """Have a mirror, where nothing has been written yet.
 
         Not in the one thread that all Actors of a worker share: the mirror's worker may wait for
@@ -96,8 +96,8 @@ class TensorShard(Served):
         number = max(self._number, 1)
         _Keeper(self, self._holding, self._worker, self._make, number, self._closed)
 
-    def promote(self) -> HoldingCard | None:
-        """Lead from now on, see `Holding.promote`."""
+    def promote(self) -> TensorShardCard | None:
+        """Lead from now on, see `TensorShardState.promote`."""
         led, card = self._holding.leads, self._holding.promote()
         if card is not None and not led:
             held = self._holding
@@ -149,7 +149,7 @@ def _check_name(who: Any) -> None:
         raise FencedError(f"a caller gives {who!r} as its name, which is no str")
 
 
-def _serve(holding: Holding, who: str, wire: Wire) -> None:
+def _serve(holding: TensorShardState, who: str, wire: Wire) -> None:
     """Serve a caller until it closes its wire; a thread's whole life."""
     answer = answering(lambda method, args: holding.call(method, *args))
     entry = holding.entries.take()
@@ -160,7 +160,7 @@ def _serve(holding: Holding, who: str, wire: Wire) -> None:
         holding.entries.give_back(entry)
 
 
-def _mirror(holding: Holding, card: HoldingCard, remote: Remote, fresh: bool) -> None:
+def _mirror(holding: TensorShardState, card: TensorShardCard, remote: Remote, fresh: bool) -> None:
     spec = holding.spec
     access = RemoteAccess(spec, holding.shard, card, remote, spec.timeout, moves=False)
     holding.mirror(access, fresh=fresh)
@@ -177,7 +177,7 @@ class _Keeper:
     def __init__(
         self,
         shard: TensorShard,
-        holding: Holding,
+        holding: TensorShardState,
         worker: Any,
         make: MirrorMaker | None,
         last: int,
@@ -205,7 +205,7 @@ class _Keeper:
             if self._wanted.is_set():
                 self._closed.wait(_LOOK_SECONDS)
 
-    def _look(self, holding: Holding) -> None:
+    def _look(self, holding: TensorShardState) -> None:
         sweep(_LOOK_SECONDS, holding.spec.id)  # what a dead shard or mirror has left on this host
         if not holding.leads:
             self._wanted.clear()
@@ -219,7 +219,7 @@ class _Keeper:
             return
         if self._make is None or holding.mirroring.is_on:
             self._wanted.clear()
-        elif time.monotonic() - self._tried >= _AGAIN:
+        elif time.monotonic() - self._tried >= _RETRY_SECONDS:
             try:
                 self._make(
                     holding.spec, holding.shard, next(self._numbers), self._worker, self._use
@@ -230,7 +230,7 @@ class _Keeper:
                 self._said = True
             self._tried = time.monotonic()
 
-    def _is_gone(self, holding: Holding, key: str) -> bool:
+    def _is_gone(self, holding: TensorShardState, key: str) -> bool:
         """Whether the scheduler has not that Actor any more, but this one."""
         asking = self._worker.scheduler.who_has(keys=[holding.mirroring.key, key])
         loop = self._worker.loop.asyncio_loop
@@ -245,7 +245,7 @@ class _Keeper:
             self._said = False
 
 
-def _close(services: Services, holding: Holding, closed: threading.Event) -> None:
+def _close(services: Services, holding: TensorShardState, closed: threading.Event) -> None:
     closed.set()
     holding.close()
     services.close()

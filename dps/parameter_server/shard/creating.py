@@ -3,8 +3,8 @@
 Protocol. Each call of `ParameterServer.create` has a token.
     prepare  each shard, the first one first, makes its parts
     fill     the creator sends their initial values
-    commit   each shard, the first one first, holds them (`Holding.extend`). The first shard decides
-             which call wins if several create the same name
+    commit   each shard, the first one first, holds them (`TensorShardState.extend`). The first
+             shard decides which call wins if several create the same name
 Only the creator writes to prepared parts, by calls that carry its token. No other caller finds them
 before the first shard has committed, and by then all parts are filled. A caller that finds new
 tensors on the first shard makes the other shards commit before it asks them.

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dps.parameter_server.shard.mirroring import Taken
+from dps.parameter_server.shard.mirroring import PartSnapshot
 
 
 @dataclass
-class _Kept:
-    part: Taken
+class _Copy:
+    part: PartSnapshot
     used: float
 
 
@@ -33,13 +33,13 @@ class Frozen:
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
         self._lock = threading.Lock()
-        self._kept: dict[tuple[int, str], _Kept] = {}
+        self._kept: dict[tuple[int, str], _Copy] = {}
         self._timer: threading.Timer | None = None  # while there are copies
 
-    def add(self, at: int, token: str, part: Taken) -> tuple[int, Any, int]:
+    def add(self, at: int, token: str, part: PartSnapshot) -> tuple[int, Any, int]:
         """Keep a copy; return its number of rows, their ids (None in arrays) and its version."""
         with self._lock:
-            self._kept[at, token] = _Kept(part, time.monotonic())
+            self._kept[at, token] = _Copy(part, time.monotonic())
             if self._timer is None:
                 self._arm()
         return part.values.shape[1], part.ids, part.version

@@ -25,7 +25,7 @@ from dps.server.placement import Placement
 from dps.server.store.store import Arena, StoreSpec
 
 #: Shard, first row and last row.
-Part = tuple[int, int, int]
+TensorRange = tuple[int, int, int]
 
 #: A user's rule: the shard of a tensor, of its name and shape.
 Rule = Callable[[str, tuple[int, ...]], int]
@@ -44,7 +44,7 @@ class TensorSpec:
     dtype: str  # {"float32", "float64"}
     # Shard, first and last row of each part, in order of rows; of a table one a shard, with rows
     # from 0 on.
-    parts: tuple[Part, ...]
+    parts: tuple[TensorRange, ...]
     table: TableSpec | None = None
     seed: int = 0  # of a table's new rows
     # Of the call that made it: no other call takes it for its own. "": it begins with zeros.
@@ -130,13 +130,15 @@ class ServerSpec:
         return Update(self.optimizer, 0.0, 0.0, ((0, size, KINDS_OF_RUNS["penalised"]),))
 
 
-def table_parts(rows: int, n_shards: int) -> tuple[Part, ...]:
+def table_parts(rows: int, n_shards: int) -> tuple[TensorRange, ...]:
     """Rooms for a table's rows, one a shard: hashed, so some get a few more than others."""
     each = ceil(_ROOM * rows / n_shards) + 64
     return tuple((shard, 0, each) for shard in range(n_shards))
 
 
-def _contiguous(shapes: Mapping[str, tuple[int, ...]], n_shards: int) -> dict[str, list[Part]]:
+def _contiguous(
+    shapes: Mapping[str, tuple[int, ...]], n_shards: int
+) -> dict[str, list[TensorRange]]:
     made = {}
     for name, shape in shapes.items():
         where = Placement.of(shape[0] if shape else 1, n_shards)
@@ -146,15 +148,17 @@ def _contiguous(shapes: Mapping[str, tuple[int, ...]], n_shards: int) -> dict[st
 
 def _whole(
     shapes: Mapping[str, tuple[int, ...]], shards: Mapping[str, int]
-) -> dict[str, list[Part]]:
+) -> dict[str, list[TensorRange]]:
     return {n: [(shards[n], 0, shape[0] if shape else 1)] for n, shape in shapes.items()}
 
 
-def _round_robin(shapes: Mapping[str, tuple[int, ...]], n_shards: int) -> dict[str, list[Part]]:
+def _round_robin(
+    shapes: Mapping[str, tuple[int, ...]], n_shards: int
+) -> dict[str, list[TensorRange]]:
     return _whole(shapes, {name: number % n_shards for number, name in enumerate(shapes)})
 
 
-def _balanced(shapes: Mapping[str, tuple[int, ...]], n_shards: int) -> dict[str, list[Part]]:
+def _balanced(shapes: Mapping[str, tuple[int, ...]], n_shards: int) -> dict[str, list[TensorRange]]:
     loads, shards = [0] * n_shards, {}
     for name in sorted(shapes, key=lambda name: (-prod(shapes[name]), name)):
         shards[name] = min(range(n_shards), key=lambda shard: (loads[shard], shard))
@@ -167,7 +171,7 @@ RULES = {"balanced": _balanced, "contiguous": _contiguous, "round_robin": _round
 
 def parts_of(
     shapes: Mapping[str, tuple[int, ...]], n_shards: int, placement: str | Rule
-) -> dict[str, list[Part]]:
+) -> dict[str, list[TensorRange]]:
     """Place tensors on shards; tables are on all of them, by a hash of the id.
 
     placement: {"contiguous", "balanced", "round_robin"} or callable, each tensor cut into as many

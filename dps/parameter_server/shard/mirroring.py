@@ -34,7 +34,7 @@ _PAUSE, _TURN = 0.05, 0.001
 
 
 @dataclass(frozen=True)
-class Taken:
+class PartSnapshot:
     """A part as it was between two writes."""
 
     values: NDArray[np.floating]  # (1 + state_rows, n, width) rows and their optimizer state
@@ -42,7 +42,7 @@ class Taken:
     version: int  # pushes behind it
 
 
-def pieces_of(taken: Taken) -> Iterator[tuple[Any, ...]]:
+def pieces_of(taken: PartSnapshot) -> Iterator[tuple[Any, ...]]:
     """The calls by which a part comes to hold this, but for the part's number."""
     if taken.ids is not None:
         each = max(1, _PIECE // max(taken.values[:, :1].size, 1))
@@ -79,7 +79,7 @@ class Mirror(Protocol):
         """Whether it has died or been closed, so that nobody will ask it."""
 
 
-class Entries:
+class CallerSlots:
     """Where the last writes of callers are noted: a number for each that is connected.
 
     spare: seconds for which nobody else has the number of a caller that has gone: its connection
@@ -128,7 +128,7 @@ class Mirrored(Protocol):
     def notes(self) -> dict[str, Any]:
         """Notes by name."""
 
-    def taken(self, at: Any) -> Taken:
+    def taken(self, at: Any) -> PartSnapshot:
         """A part as it is."""
 
     def check_open(self) -> None:

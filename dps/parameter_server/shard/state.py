@@ -24,7 +24,7 @@ from dps.errors import FencedError, NonFiniteError, ServerLostError, TableFullEr
 from dps.parameter_server.shard.creating import Creation, Creations
 from dps.parameter_server.shard.frozen import Frozen
 from dps.parameter_server.shard.layout import ServerSpec, TensorSpec
-from dps.parameter_server.shard.mirroring import Entries, Mirror, Mirroring, Taken
+from dps.parameter_server.shard.mirroring import CallerSlots, Mirror, Mirroring, PartSnapshot
 from dps.server.memory.arrays import MemoryCard
 from dps.server.memory.files import sweep
 from dps.server.memory.host import host_id
@@ -53,7 +53,7 @@ _ALL = -1
 
 
 @dataclass(frozen=True)
-class HoldingCard:
+class TensorShardCard:
     """How a caller finds out whether it can map a shard's parts: by trying."""
 
     token: bytes  # of the shard, to know it in its own process
@@ -62,7 +62,7 @@ class HoldingCard:
     handler: str | None = None  # where it may connect to; None where nobody serves connections
 
 
-class Done(NamedTuple):
+class ImmediateResult(NamedTuple):
     """The answer to a request, at once."""
 
     ended: tuple[int, int]
@@ -72,7 +72,7 @@ class Done(NamedTuple):
         return self.ended
 
 
-class Holding:
+class TensorShardState:
     """What a shard holds; whoever is in its process asks it itself.
 
     A mirror follows its shard: that sends it each write before the write is answered, see
@@ -94,7 +94,7 @@ class Holding:
         self.leads = leads
         self._torn = set() if leads else {_ALL}  # parts of a mirror
         # Until a caller knows that its write has failed, and then as long as it may repeat it.
-        self.entries = Entries(3 * spec.timeout)
+        self.entries = CallerSlots(3 * spec.timeout)
         self.spec, self.shard = replace(spec, tensors=()), shard
         self._shared = shared
         self._began = time.monotonic()
@@ -236,7 +236,7 @@ class Holding:
         self.mirroring.leader = leader
         self._torn.discard(_ALL)
 
-    def promote(self) -> HoldingCard | None:
+    def promote(self) -> TensorShardCard | None:
         """Lead from now on: the shard is gone whose mirror this is.
 
         None where it has not got all that the shard had.
@@ -265,11 +265,11 @@ class Holding:
             spec.optimizer.initialize(store.state)
         return store
 
-    def card(self) -> HoldingCard:
+    def card(self) -> TensorShardCard:
         """How callers find it."""
         with self._lock:
             cards = tuple(store.card for _, _, store in self._held)
-        return HoldingCard(self.token, host_id(), cards, self.handler)
+        return TensorShardCard(self.token, host_id(), cards, self.handler)
 
     def peek(self, part: int, start: int, keys: Keys, out: NDArray[np.floating]) -> int | None:
         """Read in memory, see `TensorPart.peek`; None where the shard must be asked."""
@@ -277,9 +277,9 @@ class Holding:
 
     def begin(
         self, op: int, part: int, start: int, keys: Keys, values: Values, weight: float, out: Values
-    ) -> Done:
+    ) -> ImmediateResult:
         """Do what is asked for, see `TensorPart.do`; parts are in the order of their tensors."""
-        return Done(self.parts[part].do(op, start, keys, values, weight, out))
+        return ImmediateResult(self.parts[part].do(op, start, keys, values, weight, out))
 
     def call(self, method: str, *args: Any) -> Any:
         """Call one of `CALLABLE` or `SENT`."""
@@ -363,7 +363,7 @@ class Holding:
         """Drop a copy."""
         self._frozen.discard(at, token)
 
-    def taken(self, at: At) -> Taken:
+    def taken(self, at: At) -> PartSnapshot:
         """The same of a part that is held, as long as it is; or of one that is being created."""
         tensor, _, store = self._at(at)
         there: Any = slice(None)
@@ -372,7 +372,7 @@ class Holding:
             there = np.flatnonzero(store.ids[0] > 0)
             ids = store.ids[0, there] - 1
         rows = [row.reshape(-1, tensor.width)[there] for row in (store.params, *store.state)]
-        return Taken(np.stack(rows), ids, store.version)
+        return PartSnapshot(np.stack(rows), ids, store.version)
 
     def writes(self, at: int) -> int:
         """How many there have been of a part."""
@@ -433,16 +433,16 @@ def _shape(tensor: Any, number: int) -> tuple[int, ...]:
     return (last - first, *tensor.shape[1:]) if tensor.shape else ()
 
 
-_own: weakref.WeakValueDictionary[bytes, Holding] = weakref.WeakValueDictionary()
+_own: weakref.WeakValueDictionary[bytes, TensorShardState] = weakref.WeakValueDictionary()
 
 
-def find_holding(card: HoldingCard) -> Holding | None:
+def find_shard_state(card: TensorShardCard) -> TensorShardState | None:
     """The shard itself, if it is in this process."""
     return _own.get(card.token)
 
 
 def map_parts(
-    spec: ServerSpec, shard: int, card: HoldingCard
+    spec: ServerSpec, shard: int, card: TensorShardCard
 ) -> list[tuple[TensorPart, Store]] | None:
     """The parts of a shard, to be read in this process's memory; None where that cannot be."""
     if card.host != host_id():

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dps.server.group.window import Window
 from dps.server.shard import ShardStatus, WindowCard, status_of
-from dps.server.store.snapshots import Kept
+from dps.server.store.snapshots import Snapshot
 from dps.server.store.store import Store
 
 
-class Remains:
+class DeadShard:
     """Answers for a shard that is gone, see `ParameterShard`.
 
     window: that of the group that was at work, with its store.
@@ -22,7 +22,7 @@ class Remains:
         self._window = window
 
     @classmethod
-    def find(cls, card: WindowCard) -> Remains | None:
+    def find(cls, card: WindowCard) -> DeadShard | None:
         """Map what is on this host; None where there is nothing."""
         window = Window.find(card.spec, card.window)
         store = None if window is None else Store.find(card.spec.store, card.store)
@@ -31,7 +31,7 @@ class Remains:
         window.store = store
         return cls(window)
 
-    def snapshot(self, epochs: int, first: int = 0, steps: int = 0) -> Kept:
+    def snapshot(self, epochs: int, first: int = 0, steps: int = 0) -> Snapshot:
         """What was kept then, see `Snapshots.kept`."""
         return self._window.store.snapshots.kept(epochs, first, steps)
 

@@ -17,8 +17,8 @@ from dps.models.layout import TableSpec
 from dps.server.group.window import PROGRESS
 from dps.server.placement import Placement
 from dps.server.shard import ShardStatus, WindowCard
-from dps.server.store.export import Asked, Written
-from dps.server.store.snapshots import Kept
+from dps.server.store.export import ExportRequest, ExportResult
+from dps.server.store.snapshots import Snapshot
 
 #: Called while an answer is awaited; raises to give up.
 Check = Callable[[], None]
@@ -57,7 +57,7 @@ class Stores:
     table: TableSpec | None = None
     silence: float = 2.0  # seconds without any answer after which a shard's host is gone
 
-    def snapshot(self, epochs: int, check: Check | None = None, steps: int = 0) -> Kept:
+    def snapshot(self, epochs: int, check: Check | None = None, steps: int = 0) -> Snapshot:
         """Parameters and optimizer state after so many closed epochs of the group at work.
 
         check: called while the answer is awaited; raises to give up.
@@ -85,10 +85,12 @@ class Stores:
         for shard in self.shards:
             shard.call("rest", timeout=self.timeout, check=check)
 
-    def _parts(self, shard: int, epochs: int, check: Check | None, steps: int) -> Iterator[Kept]:
+    def _parts(
+        self, shard: int, epochs: int, check: Check | None, steps: int
+    ) -> Iterator[Snapshot]:
         rest = 0
         while True:
-            part: Kept = self.shards[shard].call(
+            part: Snapshot = self.shards[shard].call(
                 "snapshot", epochs, rest, steps, timeout=self.timeout, check=check
             )
             yield part
@@ -96,14 +98,16 @@ class Stores:
             if not rest:
                 return
 
-    def write(self, shard: int, asked: Sequence[Asked], copied: bool, check: Check | None) -> None:
-        """Have a shard begin to hand snapshots of the group at work on, see `Writing`.
+    def write(
+        self, shard: int, asked: Sequence[ExportRequest], copied: bool, check: Check | None
+    ) -> None:
+        """Have a shard begin to hand snapshots of the group at work on, see `Exporter`.
 
         Raises LookupError: one that is copied is not, or no longer, there.
         """
         self.shards[shard].call("write", asked, copied, timeout=self.timeout, check=check)
 
-    def written(self, shard: int, check: Check | None) -> Written | None:
+    def written(self, shard: int, check: Check | None) -> ExportResult | None:
         """What has come of it; None while it is under way."""
         return self.shards[shard].call("written", timeout=self.timeout, check=check)
 
@@ -118,8 +122,8 @@ class Stores:
 
 
 def joined(
-    parts: Sequence[Sequence[Kept]], placement: Placement, table: TableSpec | None = None
-) -> Kept:
+    parts: Sequence[Sequence[Snapshot]], placement: Placement, table: TableSpec | None = None
+) -> Snapshot:
     """A snapshot, from the parts of each shard's in their order.
 
     The rows of a table come in the order of their ids.
@@ -141,7 +145,7 @@ def joined(
             at = places[done : done + part.ids.shape[1]]
             made[:, at] = part.split(width)[0].reshape(len(values), -1, width)
             done += len(at)
-    return Kept(values, first.version, ids[:, order])
+    return Snapshot(values, first.version, ids[:, order])
 
 
 @dataclass(frozen=True)

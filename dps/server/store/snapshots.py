@@ -12,8 +12,8 @@ were spared.
 
 Of a table only the rows that there are count, so others are neither written nor read. Where a table
 is large, or a model that no other process maps, snapshots lie in a file of the shard's process
-(:class:`Spill`), which gives the pages that it has gone through back to the system: they do not
-count as memory of the process.
+(:class:`DiskBuffer`), which gives the pages that it has gone through back to the system: they do
+not count as memory of the process.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _WORDS = (words.S_SNAPSHOT_0, words.S_SNAPSHOT_1, words.S_SNAPSHOT_2, words.S_SN
 #: Of a word that says when a snapshot was taken, the bits for steps.
 _STEPS = 32
 #: Bytes of a table's rows that are gone through, or sent, at a time.
-_PIECE = 16 << 20
+_PIECE_BYTES = 16 << 20
 
 
-class Kept(NamedTuple):
+class Snapshot(NamedTuple):
     """A snapshot, or a part of one: some rows of a table, or without one some elements."""
 
     # (1 + state_rows, n) array, parameters and state; where there is a table, of the rows that
@@ -62,7 +62,7 @@ class Kept(NamedTuple):
             yield ids, self.values[:, first * width : (first + ids.shape[1]) * width]
 
 
-class Spill:
+class DiskBuffer:
     """Memory in a file without a name, which is gone with the process.
 
     folder: where it is to lie; None: where temporary files do.
@@ -103,7 +103,7 @@ class Snapshots:
         versions: NDArray[np.int64],
         ids: NDArray[np.int64],
         width: int = 0,
-        spill: Spill | None = None,
+        spill: DiskBuffer | None = None,
     ) -> None:
         self._header = header
         self.values, self._versions, self._ids = values, versions, ids
@@ -152,7 +152,7 @@ class Snapshots:
         for row, given in zip(self.values[place], (params, *state), strict=True):
             row[start:stop] = given[start:stop]
 
-    def kept(self, epochs: int, first: int = 0, steps: int = 0) -> Kept:
+    def kept(self, epochs: int, first: int = 0, steps: int = 0) -> Snapshot:
         """A part of what was kept then: rows of a table, or elements, from one on.
 
         Raises LookupError: that snapshot is not, or no longer, there.
@@ -175,7 +175,7 @@ class Snapshots:
         if self._header.add(_WORDS[place], 0) != _word(epochs, steps):
             raise LookupError(f"no snapshot after {epochs} epochs and {steps} steps any more")
 
-    def pieces(self, epochs: int, steps: int = 0) -> Iterator[Kept]:
+    def pieces(self, epochs: int, steps: int = 0) -> Iterator[Snapshot]:
         """All parts of what was kept then, see `kept`.
 
         Without a table it is one, which is no copy: whether it was what it should have been is
@@ -187,7 +187,7 @@ class Snapshots:
         if self._ids.shape[2] == 0:
             place = self._place(epochs, steps)
             ids = np.zeros((2, 0), np.int64)
-            yield Kept(self.values[place], int(self._versions[place]), ids)
+            yield Snapshot(self.values[place], int(self._versions[place]), ids)
             self._check(place, epochs, steps)
             return
         first = 0
@@ -203,14 +203,14 @@ class Snapshots:
         """Whether they lie in a file."""
         return self._spill is not None
 
-    def _part(self, place: int, first: int) -> Kept:
+    def _part(self, place: int, first: int) -> Snapshot:
         values, n_rows = self.values[place], self._ids.shape[2]
         if n_rows == 0:
-            last = min(first + max(1, _PIECE // values[:, :1].nbytes), values.shape[1])
+            last = min(first + max(1, _PIECE_BYTES // values[:, :1].nbytes), values.shape[1])
             piece = values[:, first:last].copy()
             self._release()
             rest = last if last < values.shape[1] else 0
-            return Kept(piece, int(self._versions[place]), np.zeros((2, 0), np.int64), rest)
+            return Snapshot(piece, int(self._versions[place]), np.zeros((2, 0), np.int64), rest)
         last = min(first + self._each, n_rows)
         ids = self._ids[place, :, first:last]
         there = np.flatnonzero(ids[0] > 0)
@@ -228,7 +228,7 @@ class Snapshots:
         made = ids[:, there]
         made[0] -= 1
         rest = last if last < n_rows else 0
-        kept = Kept(copied, int(self._versions[place]), made, rest)
+        kept = Snapshot(copied, int(self._versions[place]), made, rest)
         self._release()
         return kept
 
@@ -250,7 +250,7 @@ class Snapshots:
     def _behind_pieces(self) -> Iterator[tuple[int, int]]:
         """What is behind the table: at once, or in pieces whose pages are given back."""
         first, last = self._behind, self.values[0].shape[1]
-        each = last if self._spill is None else _PIECE // self.values[0][:, :1].nbytes
+        each = last if self._spill is None else _PIECE_BYTES // self.values[0][:, :1].nbytes
         for start in range(first, last, max(each, 1)):
             yield start, min(start + each, last)
 
@@ -266,4 +266,4 @@ def _word(epochs: int, steps: int = 0) -> int:
 
 def _rows_of_a_piece(values: NDArray[np.floating], width: int) -> int:
     row: int = len(values) * values.dtype.itemsize * width
-    return max(1, _PIECE // max(row, 1))
+    return max(1, _PIECE_BYTES // max(row, 1))

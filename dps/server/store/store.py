@@ -30,7 +30,7 @@ from dps.models.layout import TableSpec
 from dps.optimizers.update import Update
 from dps.server.memory.arrays import Regions, Shapes, laid_out
 from dps.server.memory.files import SharedFile
-from dps.server.store.snapshots import Snapshots, Spill
+from dps.server.store.snapshots import DiskBuffer, Snapshots
 
 _log = logging.getLogger("dps")
 
@@ -162,7 +162,7 @@ class Store(Regions):
         if not spec.spilled:
             self._take_snapshots(None)
 
-    def _take_snapshots(self, spill: Spill | None) -> None:
+    def _take_snapshots(self, spill: DiskBuffer | None) -> None:
         places = [*self.kept, *self.kept_within]
         self.snapshots = Snapshots(
             self.words, places, self.spec.within, self.snapshot_versions, self.kept_ids,
@@ -206,7 +206,7 @@ class Store(Regions):
         spill = None
         if spec.spilled:
             try:
-                spill = Spill(nbytes, folder)
+                spill = DiskBuffer(nbytes, folder)
             except OSError:
                 if spec.arena is not None:
                     raise
@@ -239,7 +239,7 @@ class Store(Regions):
             self.keep(0, self.params, self.state, self.version)
 
     def put_rows(self, ids: NDArray[np.int64], values: NDArray[np.floating]) -> None:
-        """Put rows of a table that were made before, see `Kept`, while nobody works here.
+        """Put rows of a table that were made before, see `Snapshot`, while nobody works here.
 
         ids: (2, rows) int64 array.
         values: (1 + state_rows, rows * width) array.

@@ -12,7 +12,7 @@ from dps.models.layout import TableSpec
 from dps.optimizers import Optimizer
 from dps.server.group.window import slice_width
 from dps.server.placement import Placement
-from dps.server.store.snapshots import Kept
+from dps.server.store.snapshots import Snapshot
 from dps.server.store.store import Arena
 
 
@@ -36,7 +36,7 @@ def arena_of(
     )
 
 
-def rows_by_shard(kept: Kept, table: TableSpec, placement: Placement) -> list[Kept]:
+def rows_by_shard(kept: Snapshot, table: TableSpec, placement: Placement) -> list[Snapshot]:
     """The rows of a table that each shard has, wherever they were before.
 
     kept: all of it.
@@ -49,5 +49,5 @@ def rows_by_shard(kept: Kept, table: TableSpec, placement: Placement) -> list[Ke
     for shard in range(len(placement)):
         mine = np.flatnonzero(shard_of == shard)
         values = rows[:, mine].reshape(len(rows), -1)
-        made.append(Kept(values, kept.version, kept.ids[:, mine]))
+        made.append(Snapshot(values, kept.version, kept.ids[:, mine]))
     return made

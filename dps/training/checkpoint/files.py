@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from dps._checks import count
 from dps.files.directories import (
-    Part,
+    StoredFile,
     read_directory,
     read_part,
     write_directory,
@@ -30,25 +30,27 @@ from dps.files.records import Kind, RecordReader, RecordWriter
 from dps.models.layout import TableSpec
 from dps.server.group.session import joined
 from dps.server.placement import Placement
-from dps.server.store.snapshots import Kept
-from dps.training.checkpoint.paths import CHECKPOINT, Place, places
+from dps.server.store.snapshots import Snapshot
+from dps.training.checkpoint.paths import CHECKPOINT, CheckpointDir, places
 from dps.training.epochs.records import EpochRecord
-from dps.training.position import Interim, Within
+from dps.training.position import EpochProgress, EpochSnapshot
 from dps.training.saved import KINDS
 
-_MUCH = 2.0**53
+_LARGEST_EXACT = 2.0**53
 
 
 @dataclass(frozen=True)
-class Stored:
+class SnapshotFiles:
     """A snapshot in files."""
 
     cuts: NDArray[np.int64]  # (n_shards + 1,), as of a `Placement`
-    parts: tuple[tuple[Part, ...], ...]  # the files of each shard, in their order
+    parts: tuple[tuple[StoredFile, ...], ...]  # the files of each shard, in their order
     version: int  # updates behind it
 
     @classmethod
-    def of(cls, placement: Placement, parts: Sequence[Sequence[Part]], version: int) -> Stored:
+    def of(
+        cls, placement: Placement, parts: Sequence[Sequence[StoredFile]], version: int
+    ) -> SnapshotFiles:
         """A snapshot of shards with that placement."""
         return cls(np.array(placement.cuts), tuple(map(tuple, parts)), version)
 
@@ -61,25 +63,25 @@ class _Saved:
     history: NDArray[np.float64]  # (epochs, columns)
     table: TableSpec | None
     # What there was after the last epoch, and after the best if that was an earlier one.
-    last: Stored
-    best: Stored | None
-    within: Within | None  # of a snapshot within the next epoch
-    interim: Stored | None  # that snapshot
+    last: SnapshotFiles
+    best: SnapshotFiles | None
+    within: EpochProgress | None  # of a snapshot within the next epoch
+    interim: SnapshotFiles | None  # that snapshot
 
 
 @dataclass(frozen=True)
-class Found:
+class LoadedCheckpoint:
     """A checkpoint that was read, and is whole."""
 
-    place: Place
+    place: CheckpointDir
     subject: dict[str, Any]
     history: tuple[EpochRecord, ...]
-    last: Kept
-    best: Kept | None
-    interim: Interim | None
+    last: Snapshot
+    best: Snapshot | None
+    interim: EpochSnapshot | None
 
 
-def _check_stored(stored: Stored) -> None:
+def _check_stored(stored: SnapshotFiles) -> None:
     cuts = stored.cuts
     if cuts.shape != (len(stored.parts) + 1,):
         raise ValueError("the shards of a snapshot are not those of its files")
@@ -90,28 +92,30 @@ def _check_stored(stored: Stored) -> None:
     count(stored.version, "version")
 
 
-def _check_part(part: Part) -> None:
+def _check_part(part: StoredFile) -> None:
     if not re.fullmatch(r"part-[\w-]+\.safetensors", part.name):
         raise ValueError(f"a file cannot be called {part.name!r}")
     count(part.bytes, "bytes")
 
 
-def _check_within(within: Within) -> None:
+def _check_within(within: EpochProgress) -> None:
     if not 0 < within.steps < within.epoch_steps:
         raise ValueError(f"{within.steps} of {within.epoch_steps} steps are no part of an epoch")
     ranks = within.ranks
     for array, dtype in ((ranks, np.float64), (within.pieces, np.int64)):
         if array.dtype != dtype or array.shape[1:] != (4,):
             raise ValueError("what ranks had done is no table of four columns")
-    if not (np.isfinite(ranks).all() and (ranks[:, 1:] >= 0).all() and (ranks < _MUCH).all()):
+    if not (
+        np.isfinite(ranks).all() and (ranks[:, 1:] >= 0).all() and (ranks < _LARGEST_EXACT).all()
+    ):
         raise ValueError("what ranks had done is no numbers of rows and seconds")
 
 
 _KINDS = (
     *KINDS,
-    Kind.of("part", Part, _check_part),
-    Kind.of("stored", Stored, _check_stored),
-    Kind.of("within", Within, _check_within),
+    Kind.of("part", StoredFile, _check_part),
+    Kind.of("stored", SnapshotFiles, _check_stored),
+    Kind.of("within", EpochProgress, _check_within),
     Kind.of(CHECKPOINT, _Saved),
 )
 
@@ -121,7 +125,9 @@ def part_names(what: str, shard: int) -> str:
     return f"part-{what}-{shard:04d}"
 
 
-def store(directory: str, names: str, pieces: Iterable[Kept]) -> tuple[tuple[Part, ...], int]:
+def store(
+    directory: str, names: str, pieces: Iterable[Snapshot]
+) -> tuple[tuple[StoredFile, ...], int]:
     """Write the pieces of a snapshot, a file each; a shard calls it.
 
     Returns the version.
@@ -135,14 +141,14 @@ def store(directory: str, names: str, pieces: Iterable[Kept]) -> tuple[tuple[Par
 
 
 def write(
-    place: Place,
+    place: CheckpointDir,
     subject: dict[str, Any],
     history: Sequence[EpochRecord],
     table: TableSpec | None,
-    last: Stored,
-    best: Stored | None,
-    within: Within | None,
-    interim: Stored | None,
+    last: SnapshotFiles,
+    best: SnapshotFiles | None,
+    within: EpochProgress | None,
+    interim: SnapshotFiles | None,
 ) -> None:
     """Write the manifest, once all files that it names are there."""
     writer = RecordWriter(_KINDS)
@@ -179,7 +185,7 @@ def history_of(rows: Any) -> tuple[EpochRecord, ...]:
     return history
 
 
-def _saved(place: Place) -> _Saved:
+def _saved(place: CheckpointDir) -> _Saved:
     """What a manifest says.
 
     Raises OSError, ValueError: it cannot be read, or is damaged.
@@ -214,7 +220,7 @@ def unfinished(path: str) -> str | None:
     return None
 
 
-def newest(path: str) -> Found | None:
+def newest(path: str) -> LoadedCheckpoint | None:
     """The newest checkpoint that is whole; None where there is none at all.
 
     One that is damaged is named in a warning, and that of the same run before it is taken.
@@ -247,23 +253,25 @@ def newest(path: str) -> Found | None:
     return None
 
 
-def _described(place: Place, error: Exception) -> str:
+def _described(place: CheckpointDir, error: Exception) -> str:
     """The message of an error; for one of the file system, with its class."""
     if isinstance(error, ValueError | FileNotFoundError):
         return str(error)
     return f"{place.directory} cannot be read ({type(error).__name__}: {error})"
 
 
-def _read(place: Place) -> Found:
+def _read(place: CheckpointDir) -> LoadedCheckpoint:
     saved = _saved(place)
     try:
         history = history_of(saved.history)
         if not isinstance(saved.table, TableSpec | None):
             raise ValueError("its table is none")
-        if not isinstance(saved.last, Stored) or not isinstance(saved.best, Stored | None):
+        if not isinstance(saved.last, SnapshotFiles) or not isinstance(
+            saved.best, SnapshotFiles | None
+        ):
             raise ValueError("its snapshots are none")
-        if not isinstance(saved.within, Within | None) or (
-            type(saved.interim) is not (type(None) if saved.within is None else Stored)
+        if not isinstance(saved.within, EpochProgress | None) or (
+            type(saved.interim) is not (type(None) if saved.within is None else SnapshotFiles)
         ):
             raise ValueError("its snapshot within an epoch is none")
         if not history and saved.within is None:
@@ -274,11 +282,11 @@ def _read(place: Place) -> Found:
     best = None if saved.best is None else _kept(place, saved.best, saved.table)
     interim = None
     if saved.within is not None and saved.interim is not None:
-        interim = Interim(saved.within, _kept(place, saved.interim, saved.table))
-    return Found(place, saved.subject, history, last, best, interim)
+        interim = EpochSnapshot(saved.within, _kept(place, saved.interim, saved.table))
+    return LoadedCheckpoint(place, saved.subject, history, last, best, interim)
 
 
-def _kept(place: Place, stored: Stored, table: TableSpec | None) -> Kept:
+def _kept(place: CheckpointDir, stored: SnapshotFiles, table: TableSpec | None) -> Snapshot:
     """A snapshot, whoever had its elements."""
     pieces = []
     for parts in stored.parts:
@@ -292,7 +300,7 @@ def _kept(place: Place, stored: Stored, table: TableSpec | None) -> Kept:
         ) from error
 
 
-def _piece(place: Place, part: Part, version: int) -> Kept:
+def _piece(place: CheckpointDir, part: StoredFile, version: int) -> Snapshot:
     arrays = read_part(place.directory, part)
     values, ids = arrays.get("values"), arrays.get("ids")
     if (
@@ -300,4 +308,4 @@ def _piece(place: Place, part: Part, version: int) -> Kept:
         or ids.dtype != np.int64 or ids.ndim != 2 or len(ids) != 2
     ):  # fmt: skip
         raise ValueError(f"{place.directory} is damaged: {part.name} holds no snapshot")
-    return Kept(values, version, ids)
+    return Snapshot(values, version, ids)

@@ -91,7 +91,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
-class Checkpointing:
+class CheckpointRun:
     """What the trainer is told of the checkpoints of one fit."""
 
     where: Checkpoint

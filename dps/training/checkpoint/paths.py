@@ -32,7 +32,7 @@ _OURS = re.compile(rf"(?:{_ARRAYS}|manifest\.json)|\.(?:{_ARRAYS}|manifest\.json
 
 
 @dataclass(frozen=True)
-class Place:
+class CheckpointDir:
     """The directory of one checkpoint."""
 
     path: str  # of all of them
@@ -44,9 +44,9 @@ class Place:
         """Its own."""
         return f"{self.path}/{self.number:06d}-{self.run}"
 
-    def after(self) -> Place:
+    def after(self) -> CheckpointDir:
         """The next one's."""
-        return Place(self.path, self.number + 1, self.run)
+        return CheckpointDir(self.path, self.number + 1, self.run)
 
     def is_written(self) -> bool:
         """Whether it has been written to its end; it may be damaged since."""
@@ -74,7 +74,7 @@ def _name(entry: dict[str, Any]) -> str:
     return str(entry["name"]).rstrip("/").rpartition("/")[2]
 
 
-def places(path: str) -> list[Place]:
+def places(path: str) -> list[CheckpointDir]:
     """The directories at a path that are called as checkpoints are, the newest first."""
     _, fs, root = file_system(path)
     if not fs.exists(root):
@@ -83,7 +83,7 @@ def places(path: str) -> list[Place]:
     own = (each for each in found if each["type"] == "directory" and not each.get("islink"))
     matches = filter(None, map(_NAME.fullmatch, map(_name, own)))
     numbered = sorted(((int(match[1]), match[2]) for match in matches), reverse=True)
-    return [Place(path, number, run) for number, run in numbered]
+    return [CheckpointDir(path, number, run) for number, run in numbered]
 
 
 def number_of_next(path: str, known: Collection[str]) -> int:
@@ -94,7 +94,7 @@ def number_of_next(path: str, known: Collection[str]) -> int:
     )
 
 
-def clear(newest: Place, keep: int, known: Collection[str]) -> None:
+def clear(newest: CheckpointDir, keep: int, known: Collection[str]) -> None:
     """Remove what the newest checkpoint, which is whole, supersedes.
 
     That is all of the known runs but for the last `keep` that are whole, and later ones, of its
@@ -110,7 +110,7 @@ def clear(newest: Place, keep: int, known: Collection[str]) -> None:
             remove(place)
 
 
-def remove(place: Place) -> None:
+def remove(place: CheckpointDir) -> None:
     """Remove a checkpoint of a known run, whole or in part, if it holds nothing else.
 
     The manifest goes first, so that a checkpoint that is half removed does not count as damaged.

@@ -14,7 +14,7 @@ from functools import partial
 
 from dps.files.directories import file_system, write_file
 from dps.server.group.session import Check, Stores
-from dps.server.store.snapshots import Kept
+from dps.server.store.snapshots import Snapshot
 
 #: Seconds between questions to those who write.
 _TICK = 0.005
@@ -63,7 +63,7 @@ def probe(path: str, stores: Stores, timeout: float, check: Check | None) -> Non
                 fs.rm_file(f"{root}/{name}")
 
 
-def _answer(path: str, question: str, name: str, token: str, pieces: Iterable[Kept]) -> None:
+def _answer(path: str, question: str, name: str, token: str, pieces: Iterable[Snapshot]) -> None:
     """What a shard does."""
     if _read(path, question) != token.encode():
         raise OSError(

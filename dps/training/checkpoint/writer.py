@@ -23,18 +23,26 @@ from typing import Any, NamedTuple
 
 from dps.cluster.base import grace
 from dps.errors import DPSError
-from dps.files.directories import Part, file_system
+from dps.files.directories import StoredFile, file_system
 from dps.server.group.session import Check, Stores
 from dps.server.placement import Placement
-from dps.server.store.export import Asked
-from dps.server.store.snapshots import Kept
+from dps.server.store.export import ExportRequest
+from dps.server.store.snapshots import Snapshot
 from dps.training.checkpoint import files
-from dps.training.checkpoint.files import Stored
-from dps.training.checkpoint.paths import BEST, LAST, WITHIN, Place, clear, number_of_next, remove
+from dps.training.checkpoint.files import SnapshotFiles
+from dps.training.checkpoint.paths import (
+    BEST,
+    LAST,
+    WITHIN,
+    CheckpointDir,
+    clear,
+    number_of_next,
+    remove,
+)
 from dps.training.checkpoint.probing import probe
 from dps.training.epochs.records import EpochRecord
 from dps.training.job import Job
-from dps.training.position import Within
+from dps.training.position import EpochProgress
 
 _log = logging.getLogger("dps")
 
@@ -48,32 +56,32 @@ _SLOW = 10_000_000
 class _Pending:
     """A checkpoint that is being written."""
 
-    place: Place
+    place: CheckpointDir
     history: tuple[EpochRecord, ...]
-    within: Within | None
+    within: EpochProgress | None
     placement: Placement
     #: By name: what each shard has written. What the client has at hand is written here.
     asked: tuple[str, ...]
-    own: dict[str, Kept]
+    own: dict[str, Snapshot]
     written: dict[int, tuple[Any, ...]] = field(default_factory=dict)
     sealed: Future[None] | None = None
 
-    def of_shards(self) -> dict[str, tuple[list[tuple[Part, ...]], list[int]]]:
+    def of_shards(self) -> dict[str, tuple[list[tuple[StoredFile, ...]], list[int]]]:
         """The files of all shards, and the versions, by name."""
-        made: dict[str, tuple[list[tuple[Part, ...]], list[int]]] = {}
+        made: dict[str, tuple[list[tuple[StoredFile, ...]], list[int]]] = {}
         for at, name in enumerate(self.asked):
             of_name = [self.written[shard][at] for shard in sorted(self.written)]
             made[name] = [parts for parts, _ in of_name], [version for _, version in of_name]
         return made
 
 
-class Reached(NamedTuple):
+class FitState(NamedTuple):
     """Where a fit is."""
 
     job: Job  # of the group at work
     stores: Stores
     history: Sequence[EpochRecord]  # of all closed epochs
-    within: Within | None  # of the last snapshot within the next one
+    within: EpochProgress | None  # of the last snapshot within the next one
     check: Check  # called while shards are asked; raises to give up
 
 
@@ -97,7 +105,9 @@ class Checkpoints:
         nbytes = 2 * layout.size * job.model.dtype.itemsize * (1 + job.optimizer.state_rows)
         self._patience = job.execution.timeout + nbytes / _SLOW
         probe(given.path, stores, job.execution.timeout, check)
-        self._next = Place(given.path, number_of_next(given.path, given.lock.runs), given.run)
+        self._next = CheckpointDir(
+            given.path, number_of_next(given.path, given.lock.runs), given.run
+        )
         self._every, self._keep = given.where.seconds, given.where.keep
         self._since = time.monotonic()
         self._last = len(job.done), 0  # epochs and steps behind the last one
@@ -107,7 +117,7 @@ class Checkpoints:
         self._warned = False
         self._threads: list[threading.Thread] = []
 
-    def look(self, at: Reached) -> None:
+    def look(self, at: FitState) -> None:
         """Begin one if it is time, and go on with the one that is under way."""
         due = time.monotonic() - self._since >= self._every and self._is_new(at)
         self._try(partial(self._step, due, at))
@@ -119,7 +129,7 @@ class Checkpoints:
         else:
             self._give_up()
 
-    def end(self, at: Reached) -> None:
+    def end(self, at: FitState) -> None:
         """Finish the one under way, and take one of where the fit is."""
         for due in (False, True):
             deadline = time.monotonic() + self._patience
@@ -132,7 +142,7 @@ class Checkpoints:
                 self._pending = None
                 self._failed(TimeoutError(f"it has taken {self._patience:.0f} s"))
 
-    def _is_new(self, at: Reached) -> bool:
+    def _is_new(self, at: FitState) -> bool:
         return (len(at.history), 0 if at.within is None else at.within.steps) > self._last
 
     def close(self) -> None:
@@ -171,13 +181,13 @@ class Checkpoints:
             self._give_up()
             self._failed(error)
 
-    def _step(self, due: bool, at: Reached) -> None:
+    def _step(self, due: bool, at: FitState) -> None:
         if self._pending is None and due:
             self._begin(at)
         if self._pending is not None:
             self._advance(self._pending, at.stores, at.check)
 
-    def _begin(self, at: Reached) -> None:
+    def _begin(self, at: FitState) -> None:
         """Have every shard write what it kept after the last epoch, after the best, and since."""
         job, stores, history, within, check = at
         done = len(job.done)
@@ -200,7 +210,7 @@ class Checkpoints:
             {name: kept for name, kept in own.items() if kept is not None},
         )  # fmt: skip
         for shard in range(len(stores.shards)):
-            requests: list[Asked] = [
+            requests: list[ExportRequest] = [
                 (when, partial(files.store, place.directory, files.part_names(name, shard)))
                 for name, when in asked
             ]  # fmt: skip
@@ -231,13 +241,13 @@ class Checkpoints:
     def _seal(self, pending: _Pending) -> None:
         """Write what is at hand here and the manifest, and remove older checkpoints."""
         stored = {
-            name: Stored.of(pending.placement, parts, versions[0])
+            name: SnapshotFiles.of(pending.placement, parts, versions[0])
             for name, (parts, versions) in pending.of_shards().items()
         }
         for name, kept in pending.own.items():
             names = files.part_names(name, 0)
             parts, version = files.store(pending.place.directory, names, [kept])
-            stored[name] = Stored.of(Placement.of(self._size, 1), [parts], version)
+            stored[name] = SnapshotFiles.of(Placement.of(self._size, 1), [parts], version)
         self._check_files(pending.place, stored.values())
         if not self._given.lock.is_held():
             raise OSError("another fit has taken over the path")
@@ -247,7 +257,7 @@ class Checkpoints:
         )  # fmt: skip
         clear(pending.place, self._keep, self._given.lock.runs)
 
-    def _check_files(self, place: Place, written: Iterable[Stored]) -> None:
+    def _check_files(self, place: CheckpointDir, written: Iterable[SnapshotFiles]) -> None:
         """See that what shards wrote is here: a new one may have a file system of its own."""
         _, fs, root = file_system(place.directory)
         for part in (part for stored in written for parts in stored.parts for part in parts):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 #: Rows up to which a label has few: of more a share that is drawn row by row is near enough.
-_FEW = 1000
+_FEW_ROWS = 1000
 #: Rows of such labels that are listed, of those with the fewest first.
 _LISTED = 1 << 17
 
@@ -45,7 +45,7 @@ def _of_few(
     """Of each partition rows of labels that few have, and whether each is kept."""
     order = np.argsort(summary.class_rows, kind="stable")
     rows = summary.class_rows[order]
-    few = np.sort(summary.classes[order[(rows <= _FEW) & (np.cumsum(rows) <= _LISTED)]])
+    few = np.sort(summary.classes[order[(rows <= _FEW_ROWS) & (np.cumsum(rows) <= _LISTED)]])
     if not len(few):
         return {}
     found = cluster.map(rows_of_labels, range(len(summary.rows)), labels=few)

@@ -18,7 +18,7 @@ Held = Mapping[str, Sequence[Piece]]
 _SLACK = Fraction(1, 20)
 #: Moving costs the time of some passes over the rows that move, and a fit takes ten or more:
 #: it pays where the slowest replica has so much more than it needs to have,
-_WORTH = Fraction(1, 5)
+_MIN_EXCESS_SHARE = Fraction(1, 5)
 #: and where what it has too much takes a millisecond a pass: so many stored values of X.
 _ELEMENTS_WORTH = 1 << 21
 
@@ -73,7 +73,7 @@ def worth_moving(
     )
     fair = Fraction(total, min(n_replicas, sum(threads.values())))
     spared = (slowest - fair) * elements / total
-    return slowest > fair * (1 + _WORTH) and spared >= _ELEMENTS_WORTH
+    return slowest > fair * (1 + _MIN_EXCESS_SHARE) and spared >= _ELEMENTS_WORTH
 
 
 def level(held: Held, counts: Mapping[str, int]) -> dict[str, list[Piece]]:

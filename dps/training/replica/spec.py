@@ -14,7 +14,7 @@ from dps.training.epochs.records import EpochRecord
 from dps.training.epochs.stopping import StoppingRule
 from dps.training.lbfgs.full_batch import FullBatch
 from dps.training.replica.channel import ChannelSpec
-from dps.training.replica.steps import FROM_THE_START, Begun
+from dps.training.replica.steps import FROM_THE_START, ResumeAt
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class ReplicaSpec:
     finish: FullBatch | None  # do so once these are on a plateau
     pauses_every: float = math.inf  # seconds between snapshots within an epoch; infinity: none
     # Of the first epoch, of which some steps may be behind; see :meth:`Steps.epoch`.
-    begun: Begun = FROM_THE_START
+    begun: ResumeAt = FROM_THE_START
 
     @property
     def rank(self) -> int:

@@ -27,7 +27,7 @@ from dps.training.replica.channel import Channel, raise_unless_ran
 Pause = Callable[[int, float, int, int], int]
 
 
-class Begun(NamedTuple):
+class ResumeAt(NamedTuple):
     """How far a rank is in an epoch."""
 
     step: int = 0  # the step to begin with
@@ -37,7 +37,7 @@ class Begun(NamedTuple):
     seconds: float = 0.0
 
 
-FROM_THE_START = Begun()
+FROM_THE_START = ResumeAt()
 
 
 def gradient_of(model: Model, most: int = 0) -> Gradient:
@@ -83,7 +83,7 @@ class Steps:
         number: int,
         until: int | None = None,
         pause: Pause | None = None,
-        begun: Begun = FROM_THE_START,
+        begun: ResumeAt = FROM_THE_START,
     ) -> tuple[float, int, int]:
         """Take all steps of an epoch, or those that are left of it.
 

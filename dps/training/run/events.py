@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dps.training.run.loss import Loss
 
 #: Epochs that one event lists at the most.
-_MOST = 64
+_MAX_EPOCHS_AN_EVENT = 64
 
 
 class FitEvents:
@@ -61,7 +61,9 @@ class FitEvents:
         if not records:
             return
         self._epochs += len(records)
-        picks = np.unique(np.linspace(0, len(records) - 1, min(_MOST, len(records))).astype(int))
+        picks = np.unique(
+            np.linspace(0, len(records) - 1, min(_MAX_EPOCHS_AN_EVENT, len(records))).astype(int)
+        )
         shown = [_fields(records[pick]) for pick in picks]
         self._send("epochs", epochs=shown, skipped=len(records) - len(shown))
 

@@ -22,7 +22,7 @@ _log = logging.getLogger("dps")
 #: Seconds between looks for workers that have joined.
 _LOOK_EVERY = 2.0
 #: Seconds that a new generation must save; starting it takes about one.
-_WORTH = 2.0
+_MIN_SAVED_SECONDS = 2.0
 #: Bytes of rows, parameters and optimizer state that are moved in a second.
 _MOVED = 1e8
 #: Moved rows are held twice. They may take this share of the memory of their first workers.
@@ -105,7 +105,7 @@ class Joining:
         pieces = [piece for rank in plan.ranks for piece in rank.pieces if piece.moved]
         moved = sum(piece.rows for piece in pieces) * self._row_bytes
         spared = self._pace * (slowest - _slowest(plan, threads)) * self._ahead()
-        spared -= _WORTH + (moved + self._state_bytes) / _MOVED
+        spared -= _MIN_SAVED_SECONDS + (moved + self._state_bytes) / _MOVED
         if spared > 0 and moved:
             had = {self._cluster.holders[piece.partition] for piece in pieces}
             if 0 < _ROOM * len(had) * self._cluster.memory() < moved:

@@ -20,17 +20,17 @@ from dps.optimizers.update import Rates, Update
 from dps.server.group.window import INTERIM_WIDTH, WindowSpec
 from dps.server.placement import Placement
 from dps.server.shard import Initial, MonitorInfo, ShardSpec
-from dps.server.store.snapshots import Kept
+from dps.server.store.snapshots import Snapshot
 from dps.server.store.store import Arena, StoreSpec
 from dps.server.store.tables import arena_of, rows_by_shard
 from dps.training.epochs.records import EpochReport
 from dps.training.job import Job
 from dps.training.plan.batches import touches_little
 from dps.training.plan.plan import Plan, place_shards
-from dps.training.position import Interim
+from dps.training.position import EpochSnapshot
 from dps.training.replica.channel import ChannelSpec, HostPlace
 from dps.training.replica.spec import ReplicaSpec
-from dps.training.replica.steps import Begun
+from dps.training.replica.steps import ResumeAt
 
 #: The ranks of each host; the first of them leads.
 Hosts = tuple[tuple[int, ...], ...]
@@ -38,15 +38,15 @@ Hosts = tuple[tuple[int, ...], ...]
 #: Closed epochs whose records a window keeps; they are fetched a few times a second.
 HISTORY = 1 << 16
 #: Bytes of a key itself.
-_OF_A_KEY = 8
+_KEY_BYTES = 8
 #: A table is large that takes more than this part of a worker's memory, with state and snapshots.
 _LARGE = 0.25
 #: Bytes of a shard's snapshots above which they lie on disk, where no other process maps them.
 _SPILLED = 256 << 20
 #: Bytes of a row besides: its id, and when it was touched and updated.
-_OF_A_ROW = 28
+_ROW_OVERHEAD_BYTES = 28
 #: Bytes of X that are streamed together; 64 such cuts and 64 more are in memory.
-_CUT = 1 << 18
+_CUT_BYTES = 1 << 18
 _FEWEST_CUT = 256
 #: Doubles that ranks may report of an epoch, all together.
 _MOST_REPORTED = 1 << 25
@@ -93,7 +93,7 @@ def rates_of(job: Job, plan: Plan, summary: DataSummary) -> Rates | None:
 
 def cut_rows(summary: DataSummary) -> int:
     """Rows of a stream that are read together."""
-    return max(_FEWEST_CUT, int(_CUT / (summary.row_bytes + 1 / summary.total)))
+    return max(_FEWEST_CUT, int(_CUT_BYTES / (summary.row_bytes + 1 / summary.total)))
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class Launch:
         nbytes = _exchanged(job, plan, summary, rates, hosts)
         shards, sharding = place_shards(plan, job.execution.n_shards, nbytes)
         large = _is_large(job, cluster)
-        if job.mode.goes_round:
+        if job.mode.uses_ring:
             shards, sharding = _of_ring(job, plan, hosts), "one for each member of the ring"
         elif large and job.execution.n_shards == "auto":
             shards = tuple(dict.fromkeys(rank.worker for rank in plan.ranks))
@@ -144,7 +144,7 @@ class Launch:
         return self.job.mode.pauses_every if whole else math.inf
 
     @property
-    def begun(self) -> Interim | None:
+    def begun(self) -> EpochSnapshot | None:
         """The snapshot within an epoch with which it begins, None: it begins with an epoch."""
         interim = self.job.position.interim
         possible = interim is not None and self.pauses_every < math.inf
@@ -178,7 +178,7 @@ class Launch:
             )
             for shard in range(len(plan.shards))
         ]  # fmt: skip
-        rows: list[Kept | None] = [None] * len(stores)
+        rows: list[Snapshot | None] = [None] * len(stores)
         begun = job.position.kept if self.begun is None else self.begun.kept
         params, state, where = begun.values[0], begun.values[1:], self.placement
         if (table := layout.table) is not None:
@@ -195,7 +195,7 @@ class Launch:
                 store,
                 1 if shard else min(job.epochs_ahead, HISTORY),  # the first one keeps them
                 self.members if self.hosts else (),
-                ring=-(-layout.size // members) if job.mode.goes_round and members > 1 else 0,
+                ring=-(-layout.size // members) if job.mode.uses_ring and members > 1 else 0,
                 quorum=job.mode.quorum(len(plan.ranks)),
                 gathers=job.mode.gathers,
                 reported=INTERIM_WIDTH if shard else self._reported(),
@@ -319,7 +319,7 @@ class Launch:
             if interim is not None:
                 loss, rows, pushes, seconds = interim.within.ranks[rank].tolist()
                 steps = interim.within.steps
-                spec = replace(spec, begun=Begun(steps, loss, int(rows), int(pushes), seconds))
+                spec = replace(spec, begun=ResumeAt(steps, loss, int(rows), int(pushes), seconds))
             specs.append(spec)
         return specs
 
@@ -335,7 +335,7 @@ def _exchanged(
     rows = max(rank.rows / max(1, rank.steps) for rank in plan.ranks)
     rows *= max(map(len, hosts), default=1)
     keys = rows * summary.elements / summary.total
-    return min(whole, keys * (rates.width * itemsize + _OF_A_KEY))
+    return min(whole, keys * (rates.width * itemsize + _KEY_BYTES))
 
 
 def _places(job: Job) -> int:
@@ -348,7 +348,10 @@ def _is_large(job: Job, cluster: Cluster) -> bool:
     table = job.model.layout.table
     if table is None or job.mode.access == "mapped":
         return False
-    row = table.width * job.model.dtype.itemsize * (1 + job.optimizer.state_rows) + _OF_A_ROW
+    row = (
+        table.width * job.model.dtype.itemsize * (1 + job.optimizer.state_rows)
+        + _ROW_OVERHEAD_BYTES
+    )
     limit = cluster.memory()
     return bool(0 < limit * _LARGE < table.rows * row * (1 + _places(job)))
 

@@ -20,7 +20,7 @@ from dps.cluster.base import Cluster
 from dps.data.survey.rows import DataSummary
 from dps.errors import ClusterError, DPSError, ServerLostError, WorkerLostError
 from dps.training.job import Job
-from dps.training.position import Interim, Position
+from dps.training.position import EpochSnapshot, Position
 from dps.training.run.loss import Loss
 from dps.training.run.supervise import Watcher
 
@@ -61,7 +61,7 @@ class Recovery:
         mirrored = None
         if watcher is not None:
             try:
-                return watcher.salvage(self._cluster)
+                return watcher.read_after_death(self._cluster)
             except (ServerLostError, ClusterError, LookupError) as lost:
                 _log.warning("%s: the client's copy is used", lost)
                 mirrored = watcher.mirrored
@@ -77,7 +77,7 @@ class Recovery:
         )
         if watcher is not None and not silent:
             with contextlib.suppress(Exception):  # the error that ends the fit is another one
-                return watcher.salvage(self._cluster, _LAST_LOOK_SECONDS, report=False)
+                return watcher.read_after_death(self._cluster, _LAST_LOOK_SECONDS, report=False)
         mirrored = None if watcher is None else watcher.mirrored
         return mirrored or job.position
 
@@ -105,7 +105,7 @@ class Recovery:
         if self._most is not None and len(self.losses) >= self._most:
             error.message += f"; dps.max_losses={self._most}"
             raise error
-        gone = self._cluster.renew(drop=job.execution.drops_lost_data)
+        gone = self._cluster.end_generation(drop=job.execution.drops_lost_data)
         dropped = 0
         if gone:
             first = len(summary.rows)
@@ -132,7 +132,7 @@ class Recovery:
             return error
         return ClusterError(f"{self.losses[-1].what}, and the fit cannot go on: {error}")
 
-    def planned(self, begun: Interim | None) -> list[Loss]:
+    def planned(self, begun: EpochSnapshot | None) -> list[Loss]:
         """The loss after which a generation has been planned, which begins there; it is logged."""
         if not self._unsaid:
             return []

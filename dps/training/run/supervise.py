@@ -23,17 +23,17 @@ from dps.errors import (
     WindowError,
     WorkerLostError,
 )
-from dps.server.group.post_mortem import Remains
+from dps.server.group.post_mortem import DeadShard
 from dps.server.group.session import Check, Local, Session, Stores
 from dps.server.group.window import PROGRESS
 from dps.server.memory.host import host_id
 from dps.server.shard import ShardStatus
-from dps.server.store.snapshots import Kept
-from dps.training.checkpoint.writer import Checkpoints, Reached
+from dps.server.store.snapshots import Snapshot
+from dps.training.checkpoint.writer import Checkpoints, FitState
 from dps.training.epochs.records import EpochRecord
 from dps.training.job import FitResult, Job, Trained
 from dps.training.plan.plan import Plan
-from dps.training.position import Interim, Position, Within
+from dps.training.position import EpochProgress, EpochSnapshot, Position
 from dps.training.replica.activity import RankActivity
 from dps.training.replica.replica import Outcome
 from dps.training.replica.user_errors import with_place
@@ -100,7 +100,7 @@ class Watcher:
         """Whether a shard is on a worker of another process."""
         return self._mirrors and worker in self._plan.shards
 
-    def salvage(
+    def read_after_death(
         self, cluster: Cluster, timeout: float | None = None, *, report: bool = True
     ) -> Position:
         """Where the fit has got to, after an error; replicas that are left stop.
@@ -112,7 +112,7 @@ class Watcher:
             server = self._session.server
             server = replace(server, timeout=min(timeout, server.timeout))
             self._session = replace(self._session, server=server)
-        self._session = cluster.salvage(self._session)
+        self._session = cluster.read_after_death(self._session)
         self._session.stop()
         _, records = self._take_in()
         if records and report and self._job.on_epochs is not None:
@@ -127,7 +127,7 @@ class Watcher:
         try:
             return self._run(ending)
         except ServerLostError as error:
-            self._running.explain(error.worker)
+            self._running.raise_if_unresponsive(error.worker)
             raise
         finally:
             if self._checkpoints is not None:
@@ -208,14 +208,18 @@ class Watcher:
             _log.info("%s", record.line())
         return status, records
 
-    def _within(self) -> Within | None:
+    def _within(self) -> EpochProgress | None:
         """Of the last snapshot within the epoch at work; None where there is none."""
         said, closed = self._interim, len(self._history) - len(self._job.done)
-        return Within.of(said, self._plan) if said is not None and said[0, 0] == closed else None
+        return (
+            EpochProgress.of(said, self._plan)
+            if said is not None and said[0, 0] == closed
+            else None
+        )
 
-    def _reached(self) -> Reached:
+    def _reached(self) -> FitState:
         server, check = self._session.server, self._running.check
-        return Reached(self._job, server, self._history, self._within(), check)
+        return FitState(self._job, server, self._history, self._within(), check)
 
     def _is_further(self) -> bool:
         """Whether the fit has got on since the client's copy."""
@@ -236,7 +240,7 @@ class Watcher:
         """The shards, of which those are read in their memory that have it on this host."""
         ends = [
             shard.endpoint
-            if isinstance(shard.endpoint, Local) or (here := Remains.find(shard.card)) is None
+            if isinstance(shard.endpoint, Local) or (here := DeadShard.find(shard.card)) is None
             else Local(here)
             for shard in self._session.shards
         ]
@@ -278,7 +282,7 @@ class Watcher:
         if now - self._progress[last][1] > timeout:
             silent = [rank for rank in running if now - self._progress[rank][1] > timeout / 2]
             self._running.leave(silent)
-            self._running.explain(self._plan.ranks[last].worker)
+            self._running.raise_if_unresponsive(self._plan.ranks[last].worker)
             raise StalledError(
                 f"no progress for {timeout:g} s; is the worker frozen or overloaded? "
                 "raise dps.timeout of dask.config if a step may take longer",
@@ -333,7 +337,7 @@ class Watcher:
                 error.worker = self._plan.ranks[error.rank].worker
         # A worker that is gone explains what its peers say better than they do.
         if lost := [error for error, _ in real if isinstance(error, _LOST)]:
-            self._running.explain(lost[0].worker)
+            self._running.raise_if_unresponsive(lost[0].worker)
         error, first = min(real, key=lambda one: (_RANKING.get(type(one[0]), 0), one[1].rank))
         if isinstance(error, StalledError) and error.rank is not None:
             self._running.leave([error.rank])
@@ -360,7 +364,7 @@ class Watcher:
 
     def _snapshot(
         self, epochs: int, check: Check | None = None, server: Stores | None = None
-    ) -> Kept:
+    ) -> Snapshot:
         """What was kept after so many epochs."""
         job, done = self._job, len(self._job.done)
         if epochs < done:
@@ -381,7 +385,9 @@ class Watcher:
         interim = self._job.position.interim if len(history) == done else None
         if (within := self._within()) is not None:
             with contextlib.suppress(LookupError):  # there are newer ones, or nothing is left
-                interim = Interim(within, server.snapshot(len(history) - done, check, within.steps))
+                interim = EpochSnapshot(
+                    within, server.snapshot(len(history) - done, check, within.steps)
+                )
         if not history:
             return Position(self._job.position.kept, interim=interim)
         kept, best = self._snapshot(len(history), check, server), history[-1].kept

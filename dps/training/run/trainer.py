@@ -141,17 +141,17 @@ class _Fit:
         if result is None:
             self._job = choosing.changed(replace(job, position=watcher.position()))
             self._watcher = None
-            cluster.renew()
+            cluster.end_generation()
         return result
 
     def _after(self, error: BaseException) -> FitResult | None:
         """What follows on an error: the result, None for another generation, or an error."""
         job, watcher = self._job, self._watcher
-        if isinstance(error, WindowError) and job.mode.access == "auto" and not job.mode.goes_round:
+        if isinstance(error, WindowError) and job.mode.access == "auto" and not job.mode.uses_ring:
             # A host has too little shared memory, as containers often have.
             self._position = self._recovery.position(job, watcher)
             _log.warning("%s: the fit goes on by streams", error.message)
-            self._cluster.renew()
+            self._cluster.end_generation()
             mode = replace(job.mode, access="stream")
             self._job = replace(job, position=self._position, mode=mode)
             return None
@@ -212,7 +212,7 @@ def _exchanges(job: Job) -> bool:
 def _served(launch: Launch, cluster: Cluster, fit_events: FitEvents | None) -> Session:
     """Make the shards of a generation."""
     session = cluster.serve(launch.shards(), launch.placement, launch.summing())
-    unshared = _said_if_unshared(launch.plan, session)
+    unshared = _warn_unshared(launch.plan, session)
     if fit_events is not None:
         fit_events.started(launch.plan, launch.placement, unshared)
     return session
@@ -225,7 +225,7 @@ def _ended(job: Job, plan: Plan) -> FitResult:
     return FitResult.of(job, kept, job.done, plan)
 
 
-def _said_if_unshared(plan: Plan, session: Session) -> tuple[str | None, ...]:
+def _warn_unshared(plan: Plan, session: Session) -> tuple[str | None, ...]:
     """Of each shard why it has no shared memory, where that was wanted; it is logged."""
     unshared = tuple(shard.card.unshared for shard in session.shards)
     for shard, why in enumerate(unshared):
@@ -247,7 +247,7 @@ def _exchange(job: Job, summary: DataSummary, cluster: Cluster) -> DataSummary:
             cluster.exchange(split, homes)
         except WorkerLostError as error:
             _log.warning("%s; rows are exchanged anew", error)
-            cluster.renew(error)
+            cluster.end_generation(error)
         else:
             break
     rows = tuple(cluster.map(count_rows, range(len(homes))))
@@ -265,7 +265,7 @@ def _rebalance(job: Job, streamed: bool, moves: bool) -> bool | str:
     """
     if job.execution.rebalance != "auto":
         return job.execution.rebalance
-    if streamed or (moves and job.mode.goes_round and job.execution.n_shards != "auto"):
+    if streamed or (moves and job.mode.uses_ring and job.execution.n_shards != "auto"):
         return False
     if moves:
         return True

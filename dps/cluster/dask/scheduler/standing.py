@@ -43,7 +43,7 @@ def homes_after(holders: Sequence[str], alive: Sequence[str]) -> list[str]:
 
 
 # The scheduler runs `free` by itself, so it is one function.
-def set_free(  # noqa: C901
+def unpin(  # noqa: C901
     client: Client, keys: Sequence[Any], silent: Collection[str], timeout: float
 ) -> None:
     """Let those that stay run what some keys need that workers have, or are to run, that do not.
@@ -89,7 +89,7 @@ def set_free(  # noqa: C901
         tasks = filter(None, map(dask_scheduler.tasks.get, seen))
         return list({task.processing_on.address for task in tasks if task.processing_on} & staying)
 
-    def hang_up(dask_worker: Any, silent: set[str]) -> None:
+    def drop_connections(dask_worker: Any, silent: set[str]) -> None:
         from contextlib import suppress
         from time import time
 
@@ -106,7 +106,7 @@ def set_free(  # noqa: C901
         # Dask's message of that a second one, in front of which no connection has ended, would end
         # the worker itself.
         gone = set(silent)  # which may change before it is sent
-        asking = client._run(hang_up, silent=gone, workers=fetching, on_error="return")
+        asking = client._run(drop_connections, silent=gone, workers=fetching, on_error="return")
         asyncio.run_coroutine_threadsafe(asking, client.loop.asyncio_loop)
 
 

@@ -24,7 +24,7 @@ _Scorer = type(get_scorer("accuracy"))
 
 
 @dataclass(frozen=True)
-class _Gathered(Score):
+class _AllRowsScore(Score):
     """What a scorer says of all rows for validation.
 
     A report is their number, and the rows: raw outputs, y as it is encoded, and weight.
@@ -38,7 +38,7 @@ class _Gathered(Score):
     n_raw: int = 1  # columns of a row
     n_y: int = 1
 
-    def about(self, targets: TargetEncoding, n_outputs: int) -> _Gathered:
+    def about(self, targets: TargetEncoding, n_outputs: int) -> _AllRowsScore:
         """Have it score a few rows, so that what is not possible is said before a fit."""
         if targets.classes is None:
             y = np.tile([[1.5], [2.5]], n_outputs)
@@ -132,12 +132,12 @@ def get_score(scoring: Any, loss: Loss) -> Score:
     """
     score: Score = scoring
     if isinstance(scoring, _Scorer):
-        score = _Gathered(scoring, str(scoring), False)
+        score = _AllRowsScore(scoring, str(scoring), False)
     elif isinstance(scoring, str):
         known = SUMS[loss.task]
         others = set(get_scorer_names()).difference(*SUMS.values())
         if scoring in others:
-            score = _Gathered(get_scorer(scoring), scoring, True)
+            score = _AllRowsScore(get_scorer(scoring), scoring, True)
         elif scoring in known:
             score = known[scoring]
         else:
