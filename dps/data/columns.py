@@ -31,7 +31,7 @@ class OccurringColumns:
     --------
     Parameters of two outputs, with two intercepts behind the coefficients:
 
-    >>> Columns(np.array([1]), 3).spread(np.array([1.0, 2.0, 8.0, 9.0]), 2, np.zeros(8))
+    >>> OccurringColumns(np.array([1]), 3).spread(np.array([1.0, 2.0, 8.0, 9.0]), 2, np.zeros(8))
     array([0., 0., 1., 2., 0., 0., 8., 9.])
     """
 

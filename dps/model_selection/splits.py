@@ -57,7 +57,7 @@ class RowSplits:
 
         Examples
         --------
-        >>> Given.of([([0, 1], [2]), ([2, 1], [0])], 4).roles
+        >>> RowSplits.of([([0, 1], [2]), ([2, 1], [0])], 4).roles
         array([[0, 0],
                [1, 1],
                [1, 2],

@@ -41,7 +41,7 @@ def view_of(store: FitStore, chosen: Sequence[str], now: float) -> View:
 
     Examples
     --------
-    >>> view_of(Store(), ["f00d"], now=0.0).focus is None
+    >>> view_of(FitStore(), ["f00d"], now=0.0).focus is None
     True
     """
     servers = tuple(store.servers.shown(now))

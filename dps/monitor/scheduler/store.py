@@ -279,7 +279,7 @@ class FitStore:
 
     Examples
     --------
-    >>> store = Store()
+    >>> store = FitStore()
     >>> store.add({"v": 1, "kind": "stopped", "fit": "f00d", "time": 0.0, "reason": "converged",
     ...            "epochs": 3, "loss": 0.5, "seconds": 2.0}, now=10.0)
     >>> [(fit.name, fit.outcome) for fit in store.fits]
