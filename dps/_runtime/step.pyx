@@ -301,13 +301,15 @@ cdef class Step:
 
     cdef int push(self, const char* grad, int64_t rows, double rate) except -1 nogil:
         """Hand over a gradient sum over some rows; the parameters that follow are in `params`."""
+        cdef int64_t op = PUSH if self.keys is None else PUSH_KEYS
         cdef int status
         self.sequence += 1
         if self.keys is not None and self.keys.keys.count == 0:
             self._split(self.keys.keys.list, 0)  # what has been pulled last is of other rows
-        status = self._exchange(
-            PUSH if self.keys is None else PUSH_KEYS, grad, rows, rate, self._taken()
-        )
+        if self.host is None:
+            status = self._exchange_with_all(op, grad, rows, rate, self._taken())
+        else:
+            status = self._exchange_by_host(op, grad, rows, rate, self._taken())
         return self.pushed(rate) if status == RAN else status
 
     cdef char* _taken(self) noexcept nogil:

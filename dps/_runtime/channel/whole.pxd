@@ -57,7 +57,6 @@ cdef class WholeChannel(ShardChannel):
     cdef char* own_slot(self) noexcept nogil
     cdef int wait(self, int field, int word, int64_t value) except -1 nogil
     cdef const char* _own(self) noexcept nogil
-    cdef bint _deliver(self, const char* whole, char* part) noexcept nogil
     cdef int reserve(self, bint late, Py_ssize_t nbytes) except -1 nogil
     cdef bint by_keys(self) noexcept nogil
     cdef void count(self, Py_ssize_t nbytes) noexcept nogil
@@ -65,7 +64,6 @@ cdef class WholeChannel(ShardChannel):
     cdef Py_ssize_t given_size(self) noexcept nogil
     cdef int64_t _await(self) except -1 nogil
     cdef double divisor(self) noexcept nogil
-    cdef int arrive(self) except -1 nogil
     cdef int use(self, Py_ssize_t first, Py_ssize_t last) except -1 nogil
     cdef int done(self) except -1 nogil
     cdef bint reduce(self, const int64_t* rows, int n_slots) except -1 nogil

@@ -92,7 +92,7 @@ cdef class WholeChannel(ShardChannel):
         if op == MEAN:
             for i in range(NOTES):
                 self.notes[self.request.sequence % 2, self.rank, i] = self.request.notes[i]
-            return self.arrive()
+            return WholeChannel.push(self)
         if op == BROADCAST:
             rank_store(&self.words, self.rank, R_ARRIVED, self.request.sequence)
         return RAN
@@ -165,12 +165,6 @@ cdef class WholeChannel(ShardChannel):
             return self.given + self.first * self.numbers.itemsize
         return NULL
 
-    cdef bint _deliver(self, const char* whole, char* part) noexcept nogil:
-        """Copy the shard's part of a whole vector; whether it is finite."""
-        return self.numbers.copy_checked(
-            part, whole + self.first * self.numbers.itemsize, self.size
-        )
-
     cdef int reserve(self, bint late, Py_ssize_t nbytes) except -1 nogil:
         """See that so many bytes of values, and their keys, may be written in a slot."""
         if nbytes > self.slots.room[late]:
@@ -199,11 +193,13 @@ cdef class WholeChannel(ShardChannel):
         if self.given is NULL:  # it has been received there
             finite = self.numbers.is_finite(slot, self.size)
         else:
-            finite = self._deliver(self.given, slot)
+            finite = self.numbers.copy_checked(
+                slot, self.given + self.first * self.numbers.itemsize, self.size
+            )
         return RAN if finite else BAD_GRADIENT
 
-    cdef int arrive(self) except -1 nogil:
-        """The first half of an exchange."""
+    cdef int push(self) except -1 nogil:
+        """Hand a gradient over, as the mode has it: here the first half of an exchange."""
         cdef const char* own = self._own()
         cdef int status
         if load(&self.words, W_STOP) != 0:
@@ -283,10 +279,6 @@ cdef class WholeChannel(ShardChannel):
         self.answer.version = load(&self.store_words, S_VERSION)
         return self.give(self.params, taken)
 
-    cdef int push(self) except -1 nogil:
-        """Hand a gradient over, as the mode has it."""
-        return self.arrive()
-
     cdef int pushed(self, char* taken) except -1 nogil:
         """Take what comes of it."""
         cdef int status = self.reduce_slice()
@@ -311,7 +303,9 @@ cdef class WholeChannel(ShardChannel):
             if self.given is NULL:
                 finite = self.numbers.copy_checked(self.total, slot, self.size)
             else:
-                finite = self._deliver(self.given, self.total)
+                finite = self.numbers.copy_checked(
+                    self.total, self.given + self.first * self.numbers.itemsize, self.size
+                )
             if not finite:
                 return BAD_UPDATE
             for i in range(NOTES):
