@@ -44,9 +44,9 @@ def killing_after(
 
     def fetched(self: Watcher) -> bool:
         ends = fetch(self)
-        within = self._within()
+        within = self.progress.within
         further = steps == 0 or (within is not None and within.steps >= steps)
-        if self.closed >= epochs and further and not struck:
+        if self.progress.closed >= epochs and further and not struck:
             struck.append(True)
             strike()
         return ends

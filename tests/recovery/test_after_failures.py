@@ -19,6 +19,7 @@ from losing import assert_exact, classifier, kill, killing_after, rows, slow_los
 
 import dps
 from dps.errors import ClusterError
+from dps.training.progress import Progress
 from dps.training.run.recovery import Recovery
 from dps.training.run.supervise import Watcher
 from dps.transport.remote import Remote
@@ -67,7 +68,7 @@ def test_losses_in_one_long_epoch_count_only_without_progress(
 
     def fetched(self: Watcher) -> bool:
         ends = fetch(self)
-        within = self._within()
+        within = self.progress.within
         steps = 0 if within is None else within.steps
         if len(struck) == len(lost) < 2 and steps > max(struck, default=0):
             struck.append(steps)
@@ -144,7 +145,7 @@ def test_an_error_of_any_class_leaves_the_attributes_of_the_last_epoch(
 
     def fetched(self: Watcher) -> bool:
         ends = fetch(self)
-        if self.closed >= 2:
+        if self.progress.closed >= 2:
             raise kind("in a callback")
         return ends
 
@@ -165,18 +166,18 @@ def test_a_callback_that_ends_the_fit_is_heard_after_a_loss(
     """It asks for the end as it hears of epochs that a loss has interrupted."""
     sklearn_callback = pytest.importorskip("sklearn.callback")
     del sklearn_callback
-    read_after_death, salvaging = Watcher.read_after_death, []
+    read, salvaging = Progress.read_after_death, []
 
-    def salvaged(self: Watcher, *args: Any, **options: Any) -> Any:
+    def salvaged(self: Progress, *args: Any, **options: Any) -> Any:
         salvaging.append(True)
-        records = self._history[len(self._job.done) :]
-        heard = self._job.on_epochs
+        records = self.history[len(self.job.done) :]
+        heard = self.job.on_epochs
         assert heard is not None
-        self._history = self._history[: len(self._history) - len(records)]
-        self._job.__dict__["on_epochs"] = lambda *given: True
-        return read_after_death(self, *args, **options)
+        self.history = self.history[: len(self.history) - len(records)]
+        self.job.__dict__["on_epochs"] = lambda *given: True
+        return read(self, *args, **options)
 
-    monkeypatch.setattr(Watcher, "read_after_death", salvaged)
+    monkeypatch.setattr(Progress, "read_after_death", salvaged)
     losses = killing_after(monkeypatch, 2, lambda: kill(client, min(client.nthreads())))
     model = classifier(client, max_iter=100, verbose=1).fit(*chunks())
     assert salvaging

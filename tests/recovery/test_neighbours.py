@@ -72,7 +72,7 @@ def test_actors_of_others_that_work_for_long_hold_up_nothing(
 
     def fetched(self: Watcher) -> bool:
         ends = fetch(self)
-        if self.closed >= 2 and not at_work:
+        if self.progress.closed >= 2 and not at_work:
             at_work.extend(actor.work(10.0) for actor in actors)
         return ends
 
@@ -151,11 +151,11 @@ def test_a_frozen_server_does_not_blind_the_fit_that_publishes_into_it(
 
     def fetched(self: Watcher) -> bool:
         ends = fetch(self)
-        if self.closed >= 3 and not struck:
+        if self.progress.closed >= 3 and not struck:
             struck.append(time.monotonic())
             os.kill(pid, signal.SIGSTOP)
             until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED, "it stands still")
-        elif self.closed >= 4 and len(struck) == 1:
+        elif self.progress.closed >= 4 and len(struck) == 1:
             struck.append(time.monotonic())
             kill(client, second)
         return ends

@@ -94,8 +94,8 @@ def test_the_same_ranks_go_on_within_an_epoch_with_the_same_bits(
     undisturbed = classifier(client, **options).fit(*data)
     second = undisturbed.plan_.ranks[1].worker
     if copied:  # the client's copy is what counts where a shard's memory is gone
-        monkeypatch.setattr("dps.training.run.supervise._MIRROR_EVERY", 0.0)
-        monkeypatch.setattr("dps.training.run.supervise._MIRROR_SHARE", 0)
+        monkeypatch.setattr("dps.training.run.supervise._COPY_EVERY", 0.0)
+        monkeypatch.setattr("dps.training.run.supervise._COPY_SHARE", 0)
     losses = killing_after(monkeypatch, 1, lambda: kill(client, second), steps=10)
     options["loss"] = slow_loss(0.015)  # the worker is to die before the epoch ends
     model = classifier(client, mode=mode, **options).fit(*data)
@@ -325,8 +325,8 @@ def test_the_clients_copy_counts_where_nothing_else_is_left(
     def gone(self: Any, session: Any) -> Any:
         raise dps.errors.ServerLostError("the host is gone")
 
-    monkeypatch.setattr("dps.training.run.supervise._MIRROR_EVERY", 0.0)
-    monkeypatch.setattr("dps.training.run.supervise._MIRROR_SHARE", 0)
+    monkeypatch.setattr("dps.training.run.supervise._COPY_EVERY", 0.0)
+    monkeypatch.setattr("dps.training.run.supervise._COPY_SHARE", 0)
     monkeypatch.setattr("dps.cluster.dask.fit.DaskCluster.read_after_death", gone)
     losses = killing_after(monkeypatch, 4, lambda: kill(client, min(client.nthreads())))
     model = classifier(client, max_iter=60).fit(*rows())

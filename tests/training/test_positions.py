@@ -31,9 +31,9 @@ def cut_after(epochs: int) -> Callable[..., Any]:
 
         class Ends(watcher):  # type: ignore[misc, valid-type]
             def _fetch(self) -> bool:
-                ends = super()._fetch() or len(self._history) >= epochs
+                ends = super()._fetch() or len(self.progress.history) >= epochs
                 if ends and not found:
-                    found.append(self.position())
+                    found.append(self.progress.position())
                 return bool(ends)
 
         stopping = replace(job.stopping, max_iter=epochs)

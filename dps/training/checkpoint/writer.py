@@ -15,11 +15,11 @@ import math
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from dps.cluster.base import grace
 from dps.errors import DPSError
@@ -43,6 +43,7 @@ from dps.training.checkpoint.probing import probe
 from dps.training.epochs.records import EpochRecord
 from dps.training.job import Job
 from dps.training.position import EpochProgress
+from dps.training.progress import Progress
 
 _log = logging.getLogger("dps")
 
@@ -73,16 +74,6 @@ class _Pending:
             of_name = [self.written[shard][at] for shard in sorted(self.written)]
             made[name] = [parts for parts, _ in of_name], [version for _, version in of_name]
         return made
-
-
-class FitState(NamedTuple):
-    """Where a fit is."""
-
-    job: Job  # of the group at work
-    stores: Stores
-    history: Sequence[EpochRecord]  # of all closed epochs
-    within: EpochProgress | None  # of the last snapshot within the next one
-    check: Check  # called while shards are asked; raises to give up
 
 
 class _Overtaken(Exception):
@@ -117,10 +108,13 @@ class Checkpoints:
         self._warned = False
         self._threads: list[threading.Thread] = []
 
-    def look(self, at: FitState) -> None:
-        """Begin one if it is time, and go on with the one that is under way."""
-        due = time.monotonic() - self._since >= self._every and self._is_new(at)
-        self._try(partial(self._step, due, at))
+    def look(self, progress: Progress, check: Check) -> None:
+        """Begin one if it is time, and go on with the one that is under way.
+
+        check: called while shards are asked; raises to give up.
+        """
+        due = time.monotonic() - self._since >= self._every and self._is_new(progress)
+        self._try(partial(self._step, due, progress, check))
 
     def renew(self) -> None:
         """Give up what shards of an earlier generation were to write; a manifest may follow."""
@@ -129,21 +123,22 @@ class Checkpoints:
         else:
             self._give_up()
 
-    def end(self, at: FitState) -> None:
+    def end(self, progress: Progress, check: Check) -> None:
         """Finish the one under way, and take one of where the fit is."""
         for due in (False, True):
             deadline = time.monotonic() + self._patience
-            due = due and self._is_new(at)
-            self._try(partial(self._step, due, at))
+            due = due and self._is_new(progress)
+            self._try(partial(self._step, due, progress, check))
             while self._pending is not None and time.monotonic() < deadline:
                 time.sleep(_TICK)
-                self._try(partial(self._step, False, at))
+                self._try(partial(self._step, False, progress, check))
             if self._pending is not None:
                 self._pending = None
                 self._failed(TimeoutError(f"it has taken {self._patience:.0f} s"))
 
-    def _is_new(self, at: FitState) -> bool:
-        return (len(at.history), 0 if at.within is None else at.within.steps) > self._last
+    def _is_new(self, progress: Progress) -> bool:
+        within = progress.within
+        return (progress.closed, 0 if within is None else within.steps) > self._last
 
     def close(self) -> None:
         """Wait a moment for a manifest that is on its way."""
@@ -181,15 +176,16 @@ class Checkpoints:
             self._give_up()
             self._failed(error)
 
-    def _step(self, due: bool, at: FitState) -> None:
+    def _step(self, due: bool, progress: Progress, check: Check) -> None:
         if self._pending is None and due:
-            self._begin(at)
+            self._begin(progress, check)
         if self._pending is not None:
-            self._advance(self._pending, at.stores, at.check)
+            self._advance(self._pending, progress.stores, check)
 
-    def _begin(self, at: FitState) -> None:
+    def _begin(self, progress: Progress, check: Check) -> None:
         """Have every shard write what it kept after the last epoch, after the best, and since."""
-        job, stores, history, within, check = at
+        job, stores = progress.job, progress.stores
+        history, within = progress.history, progress.within
         done = len(job.done)
         epochs = {LAST: len(history)}
         if history and history[-1].kept < len(history):

@@ -28,6 +28,7 @@ from dps.training.job import Job
 from dps.training.plan.batches import touches_little
 from dps.training.plan.plan import Plan, place_shards
 from dps.training.position import EpochSnapshot
+from dps.training.progress import HISTORY
 from dps.training.replica.channel import ChannelSpec, HostPlace
 from dps.training.replica.spec import ReplicaSpec
 from dps.training.replica.steps import ResumeAt
@@ -35,8 +36,6 @@ from dps.training.replica.steps import ResumeAt
 #: The ranks of each host; the first of them leads.
 Hosts = tuple[tuple[int, ...], ...]
 
-#: Closed epochs whose records a window keeps; they are fetched a few times a second.
-HISTORY = 1 << 16
 #: Bytes of a key itself.
 _KEY_BYTES = 8
 #: A table is large that takes more than this part of a worker's memory, with state and snapshots.

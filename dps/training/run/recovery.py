@@ -21,8 +21,8 @@ from dps.data.survey.rows import DataSummary
 from dps.errors import ClusterError, DPSError, ServerLostError, WorkerLostError
 from dps.training.job import Job
 from dps.training.position import EpochSnapshot, Position
+from dps.training.progress import Progress
 from dps.training.run.loss import Loss
-from dps.training.run.supervise import Watcher
 
 _log = logging.getLogger("dps")
 
@@ -53,33 +53,27 @@ class Recovery:
             raise WorkerLostError(new[-1].what)
         return new
 
-    def position(self, job: Job, watcher: Watcher | None) -> Position:
-        """Where a fit has got to whose generation has ended so.
-
-        watcher: who has watched it; None where it had not begun.
-        """
-        mirrored = None
-        if watcher is not None:
+    def position(self, progress: Progress) -> Position:
+        """Where a fit is whose generation has ended with an error."""
+        if progress.session is not None:
             try:
-                return watcher.read_after_death(self._cluster)
+                return progress.read_after_death(self._cluster)
             except (ServerLostError, ClusterError, LookupError) as lost:
                 _log.warning("%s: the client's copy is used", lost)
-                mirrored = watcher.mirrored
-        return mirrored or job.position
+        return progress.copied or progress.job.position
 
-    def last_known(self, error: BaseException, job: Job, watcher: Watcher | None) -> Position:
-        """Where a fit has got to that cannot go on, as far as that is known without a wait.
+    def last_known(self, error: BaseException, progress: Progress) -> Position:
+        """Where a fit is that cannot go on, as far as that is known without a wait.
 
         A shard whose process does not answer is not asked again.
         """
-        silent = isinstance(error, ClusterError | ServerLostError) or (
-            watcher is not None and watcher.has_shard(getattr(error, "worker", None))
+        silent = isinstance(error, ClusterError | ServerLostError) or progress.has_shard(
+            getattr(error, "worker", None)
         )
-        if watcher is not None and not silent:
+        if progress.session is not None and not silent:
             with contextlib.suppress(Exception):  # the error that ends the fit is another one
-                return watcher.read_after_death(self._cluster, _LAST_LOOK_SECONDS, report=False)
-        mirrored = None if watcher is None else watcher.mirrored
-        return mirrored or job.position
+                return progress.read_after_death(self._cluster, _LAST_LOOK_SECONDS, report=False)
+        return progress.copied or progress.job.position
 
     def after(
         self, error: DPSError, job: Job, summary: DataSummary, position: Position, closed: int

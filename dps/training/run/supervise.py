@@ -6,14 +6,9 @@ import contextlib
 import logging
 import math
 import time
-import warnings
 from collections.abc import Callable
-from dataclasses import replace
 
-import numpy as np
-from numpy.typing import NDArray
-
-from dps.cluster.base import Cluster, Running, grace
+from dps.cluster.base import Running, grace
 from dps.errors import (
     NonFiniteError,
     ReplicaError,
@@ -23,23 +18,17 @@ from dps.errors import (
     WindowError,
     WorkerLostError,
 )
-from dps.server.group.post_mortem import DeadShard
-from dps.server.group.session import Check, Local, Session, Stores
 from dps.server.group.window import PROGRESS
 from dps.server.memory.host import host_id
 from dps.server.shard import ShardStatus
-from dps.server.store.snapshots import Snapshot
-from dps.training.checkpoint.writer import Checkpoints, FitState
-from dps.training.epochs.records import EpochRecord
-from dps.training.job import FitResult, Job, Trained
+from dps.training.checkpoint.writer import Checkpoints
+from dps.training.job import FitResult, Trained
 from dps.training.plan.plan import Plan
-from dps.training.position import EpochProgress, EpochSnapshot, Position
+from dps.training.progress import Progress
 from dps.training.replica.activity import RankActivity
 from dps.training.replica.replica import Outcome
 from dps.training.replica.user_errors import with_place
-from dps.training.run.events import FitEvents
 from dps.training.run.joining import Joining
-from dps.training.run.launch import HISTORY
 from dps.training.run.mode_choice import Choosing
 
 _log = logging.getLogger("dps")
@@ -48,7 +37,7 @@ _TICK = 0.25  # seconds between looks at a running fit
 _CHECK_EVERY = 0.5  # seconds between questions to the scheduler
 _HEAVY = 16 << 20  # bytes of a model whose training memory is given back before it is fetched
 #: Seconds between copies of a fit that the client takes, and the times that one takes in between.
-_MIRROR_EVERY, _MIRROR_SHARE = 5.0, 100
+_COPY_EVERY, _COPY_SHARE = 5.0, 100
 
 
 class Watcher:
@@ -56,68 +45,28 @@ class Watcher:
 
     def __init__(
         self,
-        job: Job,
+        progress: Progress,
         plan: Plan,
-        session: Session,
         running: Running,
-        fit_events: FitEvents | None,
         choosing: Choosing,
         joining: Joining,
         checkpoints: Checkpoints | None = None,
     ) -> None:
-        self._job = job
+        assert progress.session is not None
+        self.progress = progress
+        self._job, self._plan, self._session = progress.job, plan, progress.session
         self._choosing, self._joining = choosing, joining
-        self._events = fit_events
         self._checkpoints = checkpoints
-        self._plan = plan
-        self._session = session
-        self._unshared = tuple(shard.card.unshared for shard in session.shards)
+        self._unshared = tuple(shard.card.unshared for shard in self._session.shards)
         self._running = running
-        self._history = list(job.done)
-        #: What the window says of the last snapshot within an epoch, see `Window.interims`.
-        self._interim: NDArray[np.float64] | None = None
-        #: Where the user's code has failed.
-        self.failure: ReplicaError | None = None
-        #: Whether a callback has asked for the fit's end while the state was read after a loss.
-        self.asked_to_end = False
-        #: The client's own copy of where the fit was.
-        self.mirrored: Position | None = None
-        self._mirrors = not any(isinstance(shard.endpoint, Local) for shard in session.shards)
-        self._due = time.monotonic() + _MIRROR_EVERY
+        self._copies = progress.remote
+        self._due = time.monotonic() + _COPY_EVERY
         self._progress: dict[int, tuple[tuple[int, ...], float]] = {}
         # What ranks count of their own work, and since when; how often each has looked around as
         # it waited, and when it last did.
         self._own: list[list[int]] = []
         self._own_since = time.monotonic()
         self._waits: dict[int, tuple[int, float]] = {}
-
-    @property
-    def closed(self) -> int:
-        """Epochs of the fit that have been closed."""
-        return len(self._history)
-
-    def has_shard(self, worker: str | None) -> bool:
-        """Whether a shard is on a worker of another process."""
-        return self._mirrors and worker in self._plan.shards
-
-    def read_after_death(
-        self, cluster: Cluster, timeout: float | None = None, *, report: bool = True
-    ) -> Position:
-        """Where the fit has got to, after an error; replicas that are left stop.
-
-        timeout: seconds that a call may take, if fewer than by default.
-        report: whether callbacks get the epochs that have been closed since they were called.
-        """
-        if timeout is not None:
-            server = self._session.server
-            server = replace(server, timeout=min(timeout, server.timeout))
-            self._session = replace(self._session, server=server)
-        self._session = cluster.read_after_death(self._session)
-        self._session.stop()
-        _, records = self._take_in()
-        if records and report and self._job.on_epochs is not None:
-            self.asked_to_end = self._job.on_epochs(records, lambda: None)
-        return self.position()
 
     def run(self, ending: Callable[[], None]) -> FitResult | None:
         """Wait for the end; the result, also of a fit that was interrupted or overflowed.
@@ -142,14 +91,14 @@ class Watcher:
             ending()
             self._stop()
             self._fetch()
-            if not self._history:
+            if not self.progress.history:
                 raise
             return self._result(error)
         self._fetch()
         if self._job.position.params.nbytes > _HEAVY:
             cards = [shard.card for shard in self._session.shards]
             if all(card.host == host_id() and card.store.path for card in cards):
-                self.mirrored = None  # files of this host outlive their processes
+                self.progress.copied = None  # files of this host outlive their processes
             self._session.server.rest(self._running.check)
         return self._result(None)
 
@@ -170,15 +119,16 @@ class Watcher:
                 checked = now
             elif self._job.on_epochs is None or now - began < _TICK:
                 continue
-            closed = self.closed
+            closed = self.progress.closed
             if self._fetch():
                 self._stop()
                 return False
-            if self._choosing.leaves(self.closed, self._check) or (
-                self.closed > closed and self._joining.leaves(self._history)
+            now_closed, history = self.progress.closed, self.progress.history
+            if self._choosing.leaves(now_closed, self._check) or (
+                now_closed > closed and self._joining.leaves(history)
             ):
                 self._stop()
-                return not (self._fetch() or (self._history and self._history[-1].last))
+                return not (self._fetch() or (history and history[-1].last))
         self._raise_first_error()
         return False
 
@@ -187,80 +137,26 @@ class Watcher:
 
         Whether the fit is to end.
         """
-        status, records = self._take_in(self._check)
+        progress = self.progress
+        status, records = progress.take_in(self._check)
         self._check_progress(status)
-        if self._mirrors and time.monotonic() >= self._due and self._is_further():
-            self._mirror()
+        if self._copies and time.monotonic() >= self._due and progress.is_further:
+            self._copy()
         if self._checkpoints is not None:
-            self._checkpoints.look(self._reached())
+            self._checkpoints.look(progress, self._running.check)
         on_epochs = self._job.on_epochs
         return bool(records) and on_epochs is not None and on_epochs(records, self._reported)
 
-    def _take_in(self, check: Check | None = None) -> tuple[ShardStatus, list[EpochRecord]]:
-        since = len(self._history) - len(self._job.done)
-        status = self._session.status(since, check)
-        self._interim = status.interim
-        records = self._in_order([EpochRecord.from_row(row) for row in status.records])
-        self._history += records
-        if self._events is not None:
-            self._events.closed(records)
-        for record in records:
-            _log.info("%s", record.line())
-        return status, records
+    def _reported(self) -> Trained | None:
+        return self.progress.reported(self._running.check)
 
-    def _within(self) -> EpochProgress | None:
-        """Of the last snapshot within the epoch at work; None where there is none."""
-        said, closed = self._interim, len(self._history) - len(self._job.done)
-        return (
-            EpochProgress.of(said, self._plan)
-            if said is not None and said[0, 0] == closed
-            else None
-        )
-
-    def _reached(self) -> FitState:
-        server, check = self._session.server, self._running.check
-        return FitState(self._job, server, self._history, self._within(), check)
-
-    def _is_further(self) -> bool:
-        """Whether the fit has got on since the client's copy."""
-        copied, within = self.mirrored or self._job.position, self._within()
-        return len(self._history) > copied.epochs or (
-            within is not None and within.steps > copied.steps
-        )
-
-    def _mirror(self) -> None:
-        """Copy where the fit is, in a small part of the time."""
+    def _copy(self) -> None:
+        """Copy the state of the fit, in a small part of the time."""
         began = time.monotonic()
         with contextlib.suppress(LookupError):  # it is further already
-            self.mirrored = self.position(self._check)
+            self.progress.copied = self.progress.position(self._check)
         now = time.monotonic()
-        self._due = now + max(_MIRROR_EVERY, _MIRROR_SHARE * (now - began))
-
-    def _near(self) -> Stores:
-        """The shards, of which those are read in their memory that have it on this host."""
-        ends = [
-            shard.endpoint
-            if isinstance(shard.endpoint, Local) or (here := DeadShard.find(shard.card)) is None
-            else Local(here)
-            for shard in self._session.shards
-        ]
-        return replace(self._session.server, shards=tuple(ends))
-
-    def _in_order(self, records: list[EpochRecord]) -> list[EpochRecord]:
-        """The records, without those that stand where older ones were wanted."""
-        first = len(self._history) + 1
-        lost = [at for at, record in enumerate(records) if record.epoch != first + at]
-        for at in lost:
-            records[at] = EpochRecord.unknown(first + at, len(self._plan.ranks))
-        if lost:
-            warnings.warn(
-                f"the records of {len(lost)} epochs (from {first + lost[0]} to {first + lost[-1]}) "
-                f"are lost, and NaN in history_: more than {HISTORY} epochs were closed between "
-                "two fetches of them. The model is that of the last epoch all the same",
-                UserWarning,
-                stacklevel=2,
-            )
-        return records
+        self._due = now + max(_COPY_EVERY, _COPY_SHARE * (now - began))
 
     def _check_progress(self, status: ShardStatus) -> None:
         now = time.monotonic()
@@ -346,7 +242,7 @@ class Watcher:
         if first.cause is None:
             raise error
         if isinstance(error, ReplicaError):
-            self.failure = error
+            self.progress.failure = error
             raise with_place(first.cause, error)
         raise error from first.cause
 
@@ -362,54 +258,13 @@ class Watcher:
         while not self._running.wait(0.1) and time.monotonic() < deadline:
             continue
 
-    def _snapshot(
-        self, epochs: int, check: Check | None = None, server: Stores | None = None
-    ) -> Snapshot:
-        """What was kept after so many epochs."""
-        job, done = self._job, len(self._job.done)
-        if epochs < done:
-            assert job.position.best is not None
-            return job.position.best
-        if epochs == done:
-            return job.position.kept
-        if self.mirrored is not None and self.mirrored.epochs == epochs:
-            return self.mirrored.kept
-        return (server or self._session.server).snapshot(epochs - done, check)
-
-    def position(self, check: Check | None = None) -> Position:
-        """Where the fit has got to: after the last epoch whose record has come.
-
-        Raises LookupError: it is further already.
-        """
-        history, done, server = self._history, len(self._job.done), self._near()
-        interim = self._job.position.interim if len(history) == done else None
-        if (within := self._within()) is not None:
-            with contextlib.suppress(LookupError):  # there are newer ones, or nothing is left
-                interim = EpochSnapshot(
-                    within, server.snapshot(len(history) - done, check, within.steps)
-                )
-        if not history:
-            return Position(self._job.position.kept, interim=interim)
-        kept, best = self._snapshot(len(history), check, server), history[-1].kept
-        if history[-1].full_batch:  # whose snapshot has no state
-            self._job.optimizer.initialize(kept.values[1:])
-        before = self._snapshot(best, check, server) if best < len(history) else None
-        return Position(kept, tuple(history), before, interim)
-
-    def _reported(self) -> Trained | None:
-        """What is to be reported after the epochs so far, where it is still there."""
-        try:
-            kept = self._snapshot(len(self._history), self._running.check)
-        except LookupError:
-            return None
-        return Trained.of(self._job, kept)
-
     def _result(self, error: BaseException | None) -> FitResult:
-        job, history, check = self._job, self._history, self._running.check
+        progress, check = self.progress, self._running.check
         if self._checkpoints is not None:
-            self._checkpoints.end(self._reached())
+            self._checkpoints.end(progress, check)
+        history = progress.history
         return FitResult.of(
-            job, self._snapshot(history[-1].kept, check), history, self._plan,
+            self._job, progress.snapshot(history[-1].kept, check), history, self._plan,
             activity=self._activity(), error=error, unshared=self._unshared,
         )  # fmt: skip
 

@@ -22,6 +22,7 @@ from dps.training.job import FitResult, Job
 from dps.training.plan.holding_out import hold_out
 from dps.training.plan.plan import Located, Plan, make_plan, make_split, validating
 from dps.training.position import Position
+from dps.training.progress import Progress
 from dps.training.replica.replica import run_replica
 from dps.training.run.events import FitEvents
 from dps.training.run.joining import Joining
@@ -85,9 +86,8 @@ class _Fit:
         )
         self._plan: Plan | None = None  # of the last generation that had one
         self._checkpoints: Checkpoints | None = None
-        # Of the generation at work:
-        self._watcher: Watcher | None = None
-        self._position: Position | None = None
+        self._progress = Progress(self._job, self._events)
+        self._position: Position | None = None  # after an error of the generation at work
 
     def run(self, ending: Callable[[], None]) -> FitResult:
         """One generation after the other, until one ends the fit."""
@@ -102,7 +102,8 @@ class _Fit:
 
     def _generation(self, ending: Callable[[], None]) -> FitResult | None:
         """The result of the fit, if a generation ends it."""
-        self._watcher = self._position = None
+        self._position = None
+        self._progress.begin(self._job)
         try:
             return self._train(ending)
         except BaseException as error:
@@ -132,24 +133,25 @@ class _Fit:
             self._checkpoints = Checkpoints(job, session.server)
         running = cluster.launch(run_replica, launch.ranks(cut_rows(self._summary)), session)
         choosing.begin(launch, session, cluster)
-        watcher = self._watcher = Watcher(
-            job, launch.plan, session, running, self._events, choosing, self._joining,
-            self._checkpoints,
-        )  # fmt: skip
-        self._report(self._recovery.while_loading(watcher.closed + 1))
+        self._progress.serve(launch.plan, session)
+        watcher = Watcher(
+            self._progress, launch.plan, running, choosing, self._joining, self._checkpoints
+        )
+        self._report(self._recovery.while_loading(self._progress.closed + 1))
         result = watcher.run(ending)
         if result is None:
-            self._job = choosing.changed(replace(job, position=watcher.position()))
-            self._watcher = None
+            position = self._progress.position()
+            self._job = choosing.changed(replace(job, position=position))
+            self._progress.begin(self._job)
             cluster.end_generation()
         return result
 
     def _after(self, error: BaseException) -> FitResult | None:
         """What follows on an error: the result, None for another generation, or an error."""
-        job, watcher = self._job, self._watcher
+        job, progress = self._job, self._progress
         if isinstance(error, WindowError) and job.mode.access == "auto" and not job.mode.uses_ring:
             # A host has too little shared memory, as containers often have.
-            self._position = self._recovery.position(job, watcher)
+            self._position = self._recovery.position(progress)
             _log.warning("%s: the fit goes on by streams", error.message)
             self._cluster.end_generation()
             mode = replace(job.mode, access="stream")
@@ -157,22 +159,23 @@ class _Fit:
             return None
         if not isinstance(error, WorkerLostError | ServerLostError):
             raise error
-        position = self._position = self._recovery.position(job, watcher)
-        if watcher is not None and watcher.asked_to_end:
+        position = self._position = self._recovery.position(progress)
+        if progress.asked_to_end:
             assert self._plan is not None
             return _ended(replace(job, position=position), self._plan)
-        closed = position.epochs if watcher is None else watcher.closed
-        job, self._summary = self._recovery.after(error, job, self._summary, position, closed)
+        job, self._summary = self._recovery.after(
+            error, job, self._summary, position, progress.closed
+        )
         self._job = self._choosing.first(job)
         return None
 
     def _fail(self, error: BaseException) -> None:
         """Note where the fit has ended, and report it."""
         if self._plan is not None:  # before the end is reported, which is the last event
-            position = self._position or self._recovery.last_known(error, self._job, self._watcher)
+            position = self._position or self._recovery.last_known(error, self._progress)
             self._job = replace(self._job, position=position)
         if self._events is not None:
-            self._events.failed(error, None if self._watcher is None else self._watcher.failure)
+            self._events.failed(error, self._progress.failure)
 
     def _report(self, losses: Iterable[Loss]) -> None:
         for loss in losses:

@@ -1,0 +1,209 @@
+"""How far a fit is: one record that outlives generations.
+
+The generation at work feeds it. Recovery, checkpoints and callbacks read it, also when that
+generation has ended with an error: then the state is read where the shards are, or the client's
+copy counts. It must not know who waits for whom.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dps.server.group.post_mortem import DeadShard
+from dps.server.group.session import Check, Local, Session, Stores
+from dps.server.shard import ShardStatus
+from dps.server.store.snapshots import Snapshot
+from dps.training.epochs.records import EpochRecord
+from dps.training.job import Job, Trained
+from dps.training.position import EpochProgress, EpochSnapshot, Position
+
+if TYPE_CHECKING:
+    from dps.cluster.base import Cluster
+    from dps.errors import ReplicaError
+    from dps.training.plan.plan import Plan
+    from dps.training.run.events import FitEvents
+
+_log = logging.getLogger("dps")
+
+#: Closed epochs whose records a window keeps; they are fetched a few times a second.
+HISTORY = 1 << 16
+
+
+class Progress:
+    """Where a fit is.
+
+    history: records of all closed epochs.
+    copied: the client's copy of the state, newer than where the generation began; None: there is
+        none.
+    asked_to_end: whether a callback has asked for the fit's end while the state was read after a
+        loss.
+    failure: where the user's code has failed.
+    """
+
+    def __init__(self, job: Job, events: FitEvents | None) -> None:
+        self._events = events
+        self.begin(job)
+
+    def begin(self, job: Job) -> None:
+        """Begin a generation at the position of a job."""
+        self.job = job
+        self.history: list[EpochRecord] = list(job.done)
+        self.asked_to_end = False
+        self.failure: ReplicaError | None = None
+        self.copied: Position | None = None
+        self.session: Session | None = None
+        self._plan: Plan | None = None
+        #: What the window says of the last snapshot within an epoch, see `Window.interims`.
+        self._interim: NDArray[np.float64] | None = None
+
+    def serve(self, plan: Plan, session: Session) -> None:
+        """Follow the shards of the generation."""
+        self._plan, self.session = plan, session
+
+    @property
+    def closed(self) -> int:
+        """Epochs of the fit that have been closed."""
+        return len(self.history)
+
+    @property
+    def stores(self) -> Stores:
+        """The shards of the generation at work."""
+        assert self.session is not None
+        return self.session.server
+
+    @property
+    def remote(self) -> bool:
+        """Whether there are shards in other processes, which may die alone."""
+        ends = () if self.session is None else (shard.endpoint for shard in self.session.shards)
+        return self.session is not None and not any(isinstance(end, Local) for end in ends)
+
+    def has_shard(self, worker: str | None) -> bool:
+        """Whether a shard is on a worker of another process."""
+        return self.remote and self._plan is not None and worker in self._plan.shards
+
+    def take_in(self, check: Check | None = None) -> tuple[ShardStatus, list[EpochRecord]]:
+        """The status of the group, and the epochs that have been closed since the last call."""
+        assert self.session is not None
+        status = self.session.status(self.closed - len(self.job.done), check)
+        self._interim = status.interim
+        records = self._in_order([EpochRecord.from_row(row) for row in status.records])
+        self.history += records
+        if self._events is not None:
+            self._events.closed(records)
+        for record in records:
+            _log.info("%s", record.line())
+        return status, records
+
+    def _in_order(self, records: list[EpochRecord]) -> list[EpochRecord]:
+        """The records, without those that stand where older ones were wanted."""
+        assert self._plan is not None
+        first = self.closed + 1
+        lost = [at for at, record in enumerate(records) if record.epoch != first + at]
+        for at in lost:
+            records[at] = EpochRecord.unknown(first + at, len(self._plan.ranks))
+        if lost:
+            warnings.warn(
+                f"the records of {len(lost)} epochs (from {first + lost[0]} to {first + lost[-1]}) "
+                f"are lost, and NaN in history_: more than {HISTORY} epochs were closed between "
+                "two fetches of them. The model is that of the last epoch all the same",
+                UserWarning,
+                stacklevel=2,
+            )
+        return records
+
+    @property
+    def within(self) -> EpochProgress | None:
+        """Of the last snapshot within the epoch at work; None where there is none."""
+        said, closed = self._interim, self.closed - len(self.job.done)
+        if said is None or said[0, 0] != closed or self._plan is None:
+            return None
+        return EpochProgress.of(said, self._plan)
+
+    @property
+    def is_further(self) -> bool:
+        """Whether the fit is further than the client's copy."""
+        copied, within = self.copied or self.job.position, self.within
+        return self.closed > copied.epochs or (within is not None and within.steps > copied.steps)
+
+    def position(self, check: Check | None = None) -> Position:
+        """Where the fit is: after the last epoch whose record has come.
+
+        Raises LookupError: it is further already.
+        """
+        began, done = self.job.position, len(self.job.done)
+        server = None if self.session is None else self._near()
+        interim = began.interim if self.closed == done else None
+        if server is not None and (within := self.within) is not None:
+            with contextlib.suppress(LookupError):  # there are newer ones, or nothing is left
+                snapshot = server.snapshot(self.closed - done, check, within.steps)
+                interim = EpochSnapshot(within, snapshot)
+        if not self.history:
+            return Position(began.kept, interim=interim)
+        kept, best = self.snapshot(self.closed, check, server), self.history[-1].kept
+        if self.history[-1].full_batch:  # whose snapshot has no state
+            self.job.optimizer.initialize(kept.values[1:])
+        before = self.snapshot(best, check, server) if best < self.closed else None
+        return Position(kept, tuple(self.history), before, interim)
+
+    def _near(self) -> Stores:
+        """The shards, of which those are read in their memory that have it on this host."""
+        assert self.session is not None
+        ends = [
+            shard.endpoint
+            if isinstance(shard.endpoint, Local) or (here := DeadShard.find(shard.card)) is None
+            else Local(here)
+            for shard in self.session.shards
+        ]
+        return replace(self.session.server, shards=tuple(ends))
+
+    def snapshot(
+        self, epochs: int, check: Check | None = None, server: Stores | None = None
+    ) -> Snapshot:
+        """The state after so many epochs."""
+        began, done = self.job.position, len(self.job.done)
+        if epochs < done:
+            assert began.best is not None
+            return began.best
+        if epochs == done:
+            return began.kept
+        if self.copied is not None and self.copied.epochs == epochs:
+            return self.copied.kept
+        return (server or self.stores).snapshot(epochs - done, check)
+
+    def reported(self, check: Check | None = None) -> Trained | None:
+        """What is to be reported after the epochs so far, where it is still there."""
+        try:
+            return Trained.of(self.job, self.snapshot(self.closed, check))
+        except LookupError:
+            return None
+
+    def read_after_death(
+        self, cluster: Cluster, timeout: float | None = None, *, report: bool = True
+    ) -> Position:
+        """Where the fit is, after an error; replicas that are left stop.
+
+        timeout: seconds that a call may take, if fewer than by default.
+        report: whether callbacks get the epochs that have been closed since they were called.
+        """
+        session = self.session
+        assert session is not None
+        if timeout is not None:
+            server = replace(session.server, timeout=min(timeout, session.server.timeout))
+            session = replace(session, server=server)
+        self.session = session = cluster.read_after_death(session)
+        session.stop()
+        _, records = self.take_in()
+        self._call_back(records if report else ())
+        return self.position()
+
+    def _call_back(self, records: Sequence[EpochRecord]) -> None:
+        if records and self.job.on_epochs is not None:
+            self.asked_to_end = self.job.on_epochs(records, lambda: None)
