@@ -42,8 +42,8 @@ cdef class WholeChannel(ShardChannel):
 
     shard: which row of the account its shard has.
     first: where the shard's elements begin in the whole vector.
-    slow_wait: ``slow_wait(field, word, value)`` goes on with a wait that has taken `tick` seconds: it
-        knows deadlines and owners.
+    slow_wait: ``slow_wait(field, word, value)`` goes on with a wait that has taken `tick` seconds:
+        it knows deadlines and owners.
     activity: where waits, pushes and their bytes are counted.
     """
 
