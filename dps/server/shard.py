@@ -224,7 +224,7 @@ class ParameterShard:
             window.release(window.total)
 
     def write(self, asked: Sequence[ExportRequest], copied: bool) -> None:
-        """Begin to hand snapshots on, in a thread beside those who train, see `Exporter`."""
+        """Begin to export snapshots in a thread of its own, see `Exporter`."""
         writings = self._used.writings
         while writings:
             writings.pop().close()
@@ -241,7 +241,7 @@ class ParameterShard:
 
 
 class _Used:
-    """What a shard gives back when it goes, also one that nobody closes; it outlives the shard."""
+    """Resources that a shard gives back when it is closed or collected; it outlives the shard."""
 
     def __init__(self, store: Store) -> None:
         self.store = store

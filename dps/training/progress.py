@@ -2,7 +2,7 @@
 
 The generation at work feeds it. Recovery, checkpoints and callbacks read it, also when that
 generation has ended with an error: then the state is read where the shards are, or the client's
-copy counts. It must not know who waits for whom.
+copy counts. It knows neither deadlines nor replicas.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ class Progress:
         return (server or self.stores).snapshot(epochs - done, check)
 
     def reported(self, check: Check | None = None) -> Trained | None:
-        """What is to be reported after the epochs so far, where it is still there."""
+        """The parameters to report after the epochs so far; None where the fit is further."""
         try:
             return Trained.of(self.job, self.snapshot(self.closed, check))
         except LookupError:

@@ -180,7 +180,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         """Raise where parameters do not go together; nothing has been read yet."""
 
     def _drop_columns(self, request: Request, X: Any) -> Any:
-        """What is trained on of an X in one piece; then `request.columns` has the columns."""
+        """X in one piece without columns to leave out; `request.columns` has the others."""
         return X
 
     def _restore_columns(

@@ -31,7 +31,7 @@ class Looks(Protocol):
     """A reporter, which looks a few times a second."""
 
     def look(self) -> None:
-        """Say what is due."""
+        """Send due events."""
 
 
 class Reporter:
