@@ -157,7 +157,8 @@ class ParameterShard:
 
     def __init__(self, spec: ShardSpec, folder: str | None = None) -> None:
         sweep()
-        self.spec = spec
+        # Not the initial values, which would stay in memory.
+        self.spec = replace(spec, initial=replace(spec.initial, rows=()))
         self.store = Store.create(
             spec.store, spec.initial.rows, spec.version, update=spec.update, shared=spec.shared,
             folder=folder,

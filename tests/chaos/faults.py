@@ -44,7 +44,7 @@ from neighbours import NEIGHBOURS, Neighbour, alone, little_shared_memory
 from uneven import Slow
 
 import dps
-import dps.estimators.fit.fit as fitting_module
+import dps.training.job as job_module
 from dps.errors import ClusterError, DPSError, WorkerLostError
 
 ROWS, EPOCHS = 2400, 5
@@ -235,14 +235,14 @@ class Case:
         found: dict[str, Any] = {"fits": []}
 
         def fit() -> None:
-            made = fitting_module.new_fit_id
-            fitting_module.new_fit_id = lambda: found["fits"].append(made()) or found["fits"][-1]
+            made = job_module.new_fit_id
+            job_module.new_fit_id = lambda: found["fits"].append(made()) or found["fits"][-1]
             try:
                 model.fit(X, y)
             except BaseException as error:
                 found["error"] = error
             finally:
-                fitting_module.new_fit_id = made
+                job_module.new_fit_id = made
 
         fitting = threading.Thread(target=fit, daemon=True)
         striking = threading.Thread(target=self.strike, args=(client,), daemon=True)
