@@ -214,7 +214,7 @@ def wide_steps(summary: DataSummary) -> tuple[Optimizer, Schedule]:
 
 
 def damp_intercept(summary: DataSummary, layout: Layout, state: NDArray[np.floating]) -> None:
-    """Make the intercept's steps on wide rows those of values of one, which it has.
+    """Scale the intercept's steps on wide rows to its value, which is one.
 
     Where the rate is in units of smaller values, each would throw it far off. A large accumulator
     takes them back to about the gradient times the rate at values of one.

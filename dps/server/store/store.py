@@ -239,7 +239,7 @@ class Store(Regions):
             self.keep(0, self.params, self.state, self.version)
 
     def put_rows(self, ids: NDArray[np.int64], values: NDArray[np.floating]) -> None:
-        """Put rows of a table that were made before, see `Snapshot`, while nobody works here.
+        """Put rows of a table that were made before, see `Snapshot`, while no group is at work.
 
         ids: (2, rows) int64 array.
         values: (1 + state_rows, rows * width) array.
