@@ -195,7 +195,7 @@ class _Linear(DistributedEstimator):
             first = (
                 survey.first_raw()
                 if self._classification
-                else survey.loss.start(np.array(survey.summary.target_mean))
+                else survey.loss.start(survey.summary.targets.mean)
             )
             model.layout.views(params)["intercept"][:] = first
         return params

@@ -31,10 +31,9 @@ def test_labels_of_every_kind_are_counted(name: str, weighted: bool) -> None:
     weight = np.arange(1.0, len(y) + 1) if weighted else None
     found = inspect_partition(np.zeros((len(y), 1)), y, weight, classification=True)
     assert found.defect is None
-    assert found.classes.dtype == y.dtype
-    assert found.classes.tolist() == sorted(set(y.tolist()))
-    for label, rows, total in zip(
-        found.classes, found.class_rows, found.class_weights, strict=True
-    ):
+    labels = found.labels
+    assert labels.classes.dtype == y.dtype
+    assert labels.classes.tolist() == sorted(set(y.tolist()))
+    for label, rows, total in zip(labels.classes, labels.rows, labels.weights, strict=True):
         assert rows == (y == label).sum()
         assert total == (rows if weight is None else weight[y == label].sum())

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from scipy.sparse import csr_array
 
-from dps.data.survey.spread import combine_spreads, spread_of
+from dps.data.survey.spread import Spread
 
 
 def columns(rows: int) -> Any:
@@ -34,8 +34,8 @@ FORMS = {
 def test_means_and_deviations_are_those_of_all_rows_where_all_are_looked_at(form: str) -> None:
     X = columns(2000)
     parts = [FORMS[form](X[:300]), FORMS[form](X[300:])]
-    sums = [spread_of(part, "f4" if form == "float32" else "f8") for part in parts]
-    found = combine_spreads(sums, X.shape[1])
+    sums = [Spread.of(part, "f4" if form == "float32" else "f8") for part in parts]
+    found = Spread.merge(sums)
     centre = found.centre("f8")
     np.testing.assert_allclose(centre[[0, 4]], X[:, [0, 4]].mean(axis=0), rtol=1e-5)
     assert centre[[1, 2, 3, 5]].tolist() == [0.0] * 4  # where zero is as good
@@ -49,16 +49,16 @@ def test_means_and_deviations_are_those_of_all_rows_where_all_are_looked_at(form
 def test_about_zero_it_is_the_size_of_what_is_not_zero() -> None:
     X = csr_array(np.array([[0.0, 3.0], [0.0, 5.0], [2.0, 0.0]]))
     X.data[0] = 0.0  # stored, and a zero all the same
-    found = combine_spreads([spread_of(X, "f8")], 2)
+    found = Spread.merge([Spread.of(X, "f8")])
     np.testing.assert_allclose(found.scale(None, "f8"), [2.0, 5.0])
 
 
 def test_a_sample_of_many_rows_comes_from_all_over() -> None:
     rows = 200_000
     X = np.c_[np.arange(rows), np.random.default_rng(0).normal(size=rows), np.ones((rows, 18))]
-    sums = spread_of(X, "f8")
+    sums = Spread.of(X, "f8")
     assert sums.rows < rows / 4
-    found = combine_spreads([sums], 20)
+    found = Spread.merge([sums])
     centre = found.centre("f8")
     np.testing.assert_allclose(centre[0], rows / 2, rtol=0.01)
     scale = found.scale(centre, "f8")
@@ -67,13 +67,13 @@ def test_a_sample_of_many_rows_comes_from_all_over() -> None:
 
 def test_what_rounding_leaves_of_a_constant_column_is_no_deviation() -> None:
     X = np.full((1000, 1), 1e6 + 0.1, np.float32)
-    found = combine_spreads([spread_of(X, "f4")], 1)
+    found = Spread.merge([Spread.of(X, "f4")])
     assert found.scale(found.centre("f4"), "f4") == np.float32(1e6 + 0.1)
 
 
 def test_wide_rows_are_summed_up_by_the_columns_that_occur() -> None:
     X = csr_array((np.ones(3), ([0, 1, 2], [5, 5, 90_000])), shape=(3, 100_000))
-    sums = spread_of(X, "f8")
+    sums = Spread.of(X, "f8")
     assert sums.columns.tolist() == [5, 90_000]
     assert sums.count.tolist() == [2.0, 1.0]
 
@@ -82,7 +82,7 @@ def test_wide_rows_are_summed_up_by_the_columns_that_occur() -> None:
 @pytest.mark.parametrize("value", [1e-200, 1e200, 1e308])
 def test_a_scale_is_always_a_positive_number(value: float, form: str) -> None:
     X = np.c_[np.full((40, 4), 3.0), np.zeros(40), value * (np.arange(1.0, 41) / 40)]
-    spread = combine_spreads([spread_of(FORMS[form](X), "f8")], 6)
+    spread = Spread.merge([Spread.of(FORMS[form](X), "f8")])
     for centre in (None, spread.centre("f8")):
         scale = spread.scale(centre, "f8")
         assert np.isfinite(scale).all()

@@ -20,7 +20,7 @@ from configure import placed
 from distributed import Client
 
 import dps
-from dps.data.survey.spread import combine_spreads, spread_of
+from dps.data.survey.spread import Spread
 from dps.losses import LogLoss
 from dps.losses.classification import Softmax
 from dps.models.base import CSRRows, DenseRows
@@ -98,8 +98,8 @@ class Sequential:
     def spread(self, X: Any) -> tuple[Any, Any]:
         """Centre and scale of the features, as the look at each partition gives them."""
         cuts = [0, *self.cuts, X.shape[0]]
-        parts = [spread_of(X[a:b], "f8") for a, b in itertools.pairwise(cuts) if b > a]
-        found = combine_spreads(parts, X.shape[1])
+        parts = [Spread.of(X[a:b], "f8") for a, b in itertools.pairwise(cuts) if b > a]
+        found = Spread.merge(parts)
         centre = found.centre("f8") if X.shape[1] < 100 else None  # else steps go by keys
         return centre, found.scale(centre, "f8")
 

@@ -3,18 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from numbers import Real
 
 import numpy as np
 from numpy.typing import NDArray
 
-#: Sorted distinct labels, and the rows and the weight of each.
-Counts = tuple[np.ndarray, NDArray[np.float64], NDArray[np.float64]]
-
 _COUNTED = 1 << 16  # span of integer labels up to which they are counted rather than sorted
 _LARGEST = 1 << 62
 _PIECE_LABELS = 1 << 14  # labels that are counted at once
 _FEW = 16  # distinct integers up to which each is looked for
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The labels of some rows; none of a regression.
+
+    Examples
+    --------
+    >>> one, other = Labels.of(np.array([2, 1, 2])), Labels.of(np.array([3]), np.array([0.5]))
+    >>> Labels.merge([one, other])
+    Labels(classes=array([1, 2, 3]), rows=array([1., 2., 1.]), weights=array([1. , 2. , 0.5]))
+    """
+
+    classes: np.ndarray = field(default_factory=lambda: np.empty(0))  # (k,) sorted and distinct
+    rows: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))  # (k,) of each class
+    weights: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+
+    @classmethod
+    def of(cls, targets: np.ndarray, weights: np.ndarray | None = None) -> Labels:
+        """Count labels, and sum their sample weights."""
+        low, high = (0, _COUNTED) if targets.dtype.kind not in "biu" else _range(targets)
+        if high - low < _COUNTED:  # small integers are counted, which is faster than sorting them
+            rows, weighed = _by_code(targets, weights, low, high - low + 1)
+            present = np.flatnonzero(rows)
+            classes = (present + low).astype(targets.dtype)
+            return cls(classes, rows[present], weighed[present])
+        classes, codes = np.unique(targets, return_inverse=True)
+        rows = weighed = np.bincount(codes, minlength=len(classes)).astype(np.float64)
+        if weights is not None:
+            found = np.bincount(codes, weights.astype(np.float64), len(classes))
+            weighed = np.asarray(found, np.float64)
+        return cls(classes, rows, weighed)
+
+    @classmethod
+    def merge(cls, parts: Sequence[Labels]) -> Labels:
+        """The labels of all parts."""
+        classes = np.unique(np.concatenate([part.classes for part in parts]))
+        rows, weights = np.zeros(len(classes)), np.zeros(len(classes))
+        for part in parts:
+            codes = np.searchsorted(classes, part.classes)
+            rows[codes] += part.rows
+            weights[codes] += part.weights
+        return cls(classes, rows, weights)
 
 
 def kind_of(labels: np.ndarray) -> str:
@@ -54,22 +95,6 @@ def check_kinds(found: Sequence[tuple[str, np.ndarray]], name: str = "y") -> Non
             )
 
 
-def count_labels(targets: np.ndarray, weights: np.ndarray | None) -> Counts:
-    """Sorted distinct labels, and the rows and the weight of each."""
-    low, high = (0, _COUNTED) if targets.dtype.kind not in "biu" else _range(targets)
-    if high - low < _COUNTED:  # small integers are counted, which is faster than sorting them
-        rows, weighed = _by_code(targets, weights, low, high - low + 1)
-        present = np.flatnonzero(rows)
-        classes = (present + low).astype(targets.dtype)
-        return classes, rows[present], weighed[present]
-    classes, codes = np.unique(targets, return_inverse=True)
-    rows = np.bincount(codes, minlength=len(classes)).astype(np.float64)
-    if weights is None:
-        return classes, rows, rows
-    weighed = np.asarray(np.bincount(codes, weights.astype(np.float64), len(classes)), np.float64)
-    return classes, rows, weighed
-
-
 def _by_code(
     targets: np.ndarray, weights: np.ndarray | None, low: int, span: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -94,14 +119,3 @@ def _range(targets: np.ndarray) -> tuple[int, int]:
         return 0, _COUNTED
     low, high = int(targets.min()), int(targets.max())
     return (low, high) if low > -_LARGEST and high < _LARGEST else (0, _COUNTED)
-
-
-def combine_counts(counts: Sequence[Counts]) -> Counts:
-    """The counts of several partitions together."""
-    classes = np.unique(np.concatenate([labels for labels, _, _ in counts]))
-    rows, weights = np.zeros(len(classes)), np.zeros(len(classes))
-    for labels, of_rows, of_weights in counts:
-        codes = np.searchsorted(classes, labels)
-        rows[codes] += of_rows
-        weights[codes] += of_weights
-    return classes, rows, weights

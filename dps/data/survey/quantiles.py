@@ -1,7 +1,7 @@
 """How the values of each column are distributed: a few hundred of them, with weights.
 
-It knows nothing of workers or models: `points_of` is run wherever a partition is, and
-`combine_points` puts the answers together.
+It knows nothing of workers or models: `points_of` looks at a partition, where it is, and points of
+several partitions are merged.
 """
 
 from __future__ import annotations
@@ -33,6 +33,14 @@ class Points:
 
     values: NDArray[np.float64]  # (m,)
     rows: NDArray[np.float64]
+
+    @classmethod
+    def merge(cls, parts: Sequence[Points]) -> Points:
+        """The points of one column of all parts."""
+        values = np.concatenate([points.values for points in parts])
+        rows = np.concatenate([points.rows for points in parts])
+        distinct, inverse = np.unique(values, return_inverse=True)
+        return _fewer(distinct, np.bincount(inverse, rows, len(distinct)), 1.0)
 
     def quantiles(self, shares: Any) -> NDArray[np.float64]:
         """The values below which such shares of the rows lie."""
@@ -68,7 +76,7 @@ class Points:
         return np.unique(np.r_[values[heavy], cuts, values[[0, -1]]])
 
 
-def points_of(X: Any, columns: NDArray[np.int64]) -> list[Points]:
+def points_of(X: Any, columns: NDArray[np.int64]) -> tuple[Points, ...]:
     """Look at rows from all over a partition.
 
     X: array, CSR matrix or dataframe of numbers, see `as_rows`.
@@ -85,7 +93,7 @@ def points_of(X: Any, columns: NDArray[np.int64]) -> list[Points]:
     else:
         read = [X[picks, j] for j in columns]
     counted = [np.unique(np.asarray(each, np.float64), return_counts=True) for each in read]
-    return [_fewer(*values, total / max(1, most)) for values in counted]
+    return tuple(_fewer(*values, total / max(1, most)) for values in counted)
 
 
 def _fewer(values: NDArray[np.float64], counts: Any, scale: float) -> Points:
@@ -105,14 +113,3 @@ def _fewer(values: NDArray[np.float64], counts: Any, scale: float) -> Points:
     at = np.where(heavy, heaviest, at)
     at[0], at[-1] = 0, len(values) - 1
     return Points(values[at], rows * scale)
-
-
-def combine_points(parts: Sequence[Sequence[Points]]) -> tuple[Points, ...]:
-    """Put the partitions' points together, column by column."""
-    combined = []
-    for of_column in zip(*parts, strict=True):
-        values = np.concatenate([points.values for points in of_column])
-        rows = np.concatenate([points.rows for points in of_column])
-        distinct, inverse = np.unique(values, return_inverse=True)
-        combined.append(_fewer(distinct, np.bincount(inverse, rows, len(distinct)), 1.0))
-    return tuple(combined)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cached_property
+from typing import Any, TypeVar
 
 import numpy as np
 import scipy.sparse
@@ -27,19 +28,12 @@ from dps.data.survey.defects import (
     defect_of_weights,
     is_of_gaps,
 )
-from dps.data.survey.labels import check_kinds, combine_counts, count_labels
-from dps.data.survey.quantiles import Points, combine_points, points_of
-from dps.data.survey.spread import (
-    ColumnSums,
-    Moments,
-    Spread,
-    combine_spreads,
-    merged,
-    moments_of,
-    spread_of,
-    standards,
-)
+from dps.data.survey.labels import Labels, check_kinds
+from dps.data.survey.quantiles import Points, points_of
+from dps.data.survey.spread import Moments, Spread
 from dps.losses import Loss
+
+_Part = TypeVar("_Part")
 
 #: Columns from which sparse rows may say little of each.
 WIDE = 4096
@@ -63,69 +57,80 @@ class Inspection:
 
 
 @dataclass(frozen=True)
-class PartitionSummary:
-    """What one partition holds."""
-
-    rows: int
-    n_features: int
-    n_outputs: int  # the number of columns of y
-    columns: tuple[Any, ...] | None  # their names, of a dataframe
-    elements: int  # stored values of X
-    # Sum of their squares, of a sparse X with many columns; 0 of others, which need no look.
-    square: float
-    sparse: bool  # whether X is a sparse matrix
-    readable: bool  # whether kernels can read X as it is, see `as_rows`
-    dtype: str  # common dtype of X
-    # The first thing that is wrong, as the end of a sentence that begins with the place.
-    defect: str | None
-    classes: np.ndarray  # (k,) sorted distinct labels; empty for regression
-    class_rows: NDArray[np.float64]  # (k,) rows and sample weight of each class
-    class_weights: NDArray[np.float64]
-    weight_sum: float  # sum of sample weights; `rows` without weights
-    weightless: int  # rows whose sample weight is zero
-    # (n_outputs,) weighted mean of y and its variance, of numbers or of several labels.
-    target_mean: NDArray[np.float64]
-    target_variance: NDArray[np.float64]
-    spread: ColumnSums | None  # where it was asked for
-    moments: Moments | None  # of the columns that were asked for
-    points: list[Points] | None  # of the columns that were asked for
-    repeats: bool = True  # whether a source that was read twice had the same rows
-
-
-@dataclass(frozen=True)
 class DataSummary:
-    """What all partitions hold together."""
+    """What one partition holds, or all of them together."""
 
     rows: tuple[int, ...]  # rows of each partition that is trained on
     n_features: int
-    n_outputs: int
     columns: tuple[Any, ...] | None  # names of the columns of X, where it is made of dataframes
     elements: int  # stored values of X
-    square: float  # sum of their squares, where X is sparse and has many columns
+    # Sum of their squares, of a sparse X with many columns; 0 of others, which need no look.
+    square: float
     sparse: bool  # whether all of X is sparse
     unreadable: tuple[int, ...]  # partitions whose X must be converted, see `as_rows`
     dtype: str  # float32 if all of X is, else float64
-    classes: np.ndarray  # (k,)
-    class_rows: NDArray[np.float64]  # (k,)
-    class_weights: NDArray[np.float64]
-    weight_sum: float
+    labels: Labels
+    # Of the columns of y, of numbers or of several labels; of one column of labels zeros.
+    targets: Moments
     weightless: int  # rows whose sample weight is zero
-    target_mean: tuple[float, ...]  # of each column of y, weighted; of one column of labels 0
-    target_std: tuple[float, ...]
-    spread: Spread | None  # of the columns of X, where it was asked for
-    # (2, n_features) of dense columns and of numbers, see `dps.data.survey.spread.standards`; None:
-    # there are none.
-    standards: NDArray[np.float64] | None
-    # Of the columns that were asked for; None where there are none, in all partitions.
+    # What was asked for of the columns of X; None where it was not, or not of all partitions.
+    spread: Spread | None
+    moments: Moments | None
     points: tuple[Points, ...] | None
     # Rows of each partition of the user's validation data; all else is of what is trained on.
     validation: tuple[int, ...] = ()
+    # Of one partition the first thing that is wrong, as the end of a sentence that begins with the
+    # place; others have been checked.
+    defect: str | None = None
+    repeats: bool = True  # whether a source that was read twice had the same rows
+
+    @classmethod
+    def merge(cls, parts: Sequence[DataSummary]) -> DataSummary:
+        """What all partitions hold that are sound and alike, of which at least one has rows."""
+        filled = [part for part in parts if part.total]
+        first = filled[0]
+        points = _all_or_none([part.points for part in filled])
+        return cls(
+            rows=tuple(part.total for part in parts),
+            n_features=first.n_features,
+            columns=first.columns,
+            elements=sum(part.elements for part in filled),
+            square=sum(part.square for part in filled),
+            sparse=all(part.sparse for part in filled),
+            unreadable=tuple(n for n, part in enumerate(parts) if part.total and part.unreadable),
+            dtype="float32" if all(part.dtype == "float32" for part in filled) else "float64",
+            labels=Labels.merge([part.labels for part in filled]),
+            targets=Moments.merge([part.targets for part in filled]),
+            weightless=sum(part.weightless for part in filled),
+            spread=_merged(Spread, [part.spread for part in filled]),
+            # Where some partitions are sparse and others are not, numbers are those of sparse ones.
+            moments=_merged(Moments, [part.moments for part in filled]),
+            points=tuple(map(Points.merge, zip(*points, strict=True))) if points else None,
+        )
+
+    @property
+    def n_outputs(self) -> int:
+        """The number of columns of y."""
+        return len(self.targets.mean)
+
+    @property
+    def target_std(self) -> NDArray[np.float64]:
+        """The standard deviation of each column of y, (n_outputs,)."""
+        variance = self.targets.variance
+        return np.sqrt(np.where(np.isfinite(variance), variance, np.inf))
+
+    @cached_property
+    def standards(self) -> NDArray[np.float64] | None:
+        """Of dense columns and of numbers, see `Moments.standards`; None: there are none."""
+        if self.moments is None:
+            return None
+        return self.moments.standards(self.n_features, self.dtype)
 
     def reach(self, loss: Loss) -> float:
         """By how much raw outputs vary, over the columns of y in the mean of squares."""
         if loss.task == "classification":
             return 0.0
-        of_columns = loss.reach(np.array(self.target_mean), np.array(self.target_std))
+        of_columns = loss.reach(self.targets.mean, self.target_std)
         return float(np.sqrt(np.mean(np.square(of_columns))))
 
     @property
@@ -140,7 +145,7 @@ class DataSummary:
         return self.elements * stored / self.total
 
 
-def inspect_kept(X: Any, y: Any = None, weight: Any = None, **options: Any) -> PartitionSummary:
+def inspect_kept(X: Any, y: Any = None, weight: Any = None, **options: Any) -> DataSummary:
     """Look at one partition, whatever stands for it; see `inspect_partition`."""
     if not isinstance(X, Stream):
         return inspect_partition(*open_partition(X, y, weight), **options)
@@ -149,7 +154,7 @@ def inspect_kept(X: Any, y: Any = None, weight: Any = None, **options: Any) -> P
     return replace(inspect_partition(*X.made(had), **options), repeats=repeats)
 
 
-def warn_unless_repeated(found: Sequence[PartitionSummary], of: str = "") -> None:
+def warn_unless_repeated(found: Sequence[DataSummary], of: str = "") -> None:
     """Warn where a source that is read in each epoch had other rows the second time."""
     other = [number for number, part in enumerate(found) if not part.repeats]
     if other:
@@ -172,7 +177,7 @@ def inspect_partition(
     classification: bool,
     loss: Loss | None = None,
     wanted: Inspection = Inspection(),
-) -> PartitionSummary:
+) -> DataSummary:
     """Look at one partition.
 
     X: 2-D array, sparse matrix or dataframe of shape (n, n_features).
@@ -195,64 +200,68 @@ def inspect_partition(
             or defect_of_targets(targets, classification)
             or defect_of_domain(targets, loss)
         )
-    classes: np.ndarray = np.empty(0)
-    class_rows: NDArray[np.float64] = np.empty(0)
-    class_weights: NDArray[np.float64] = np.empty(0)
-    n_outputs = targets.shape[1] if targets.ndim == 2 else 1
-    target_mean = target_variance = np.zeros(n_outputs)
-    weight_sum, weightless = float(rows), 0
-    if defect is None:
-        if weights is not None:
-            with np.errstate(over="ignore"):
-                weight_sum = float(weights.sum(dtype=np.float64))
-            weightless = rows - int(np.count_nonzero(weights))
-        if classification and targets.ndim == 1:
-            classes, class_rows, class_weights = count_labels(targets.ravel(), weights)
-        elif rows:
-            values = targets.astype(np.float64).reshape(rows, n_outputs)
-            # Weights may be of any size.
-            shares = np.ones(rows) if weights is None else weights / (weights.max() or 1.0)
-            shares = shares / (shares.sum() or 1.0)
-            with np.errstate(over="ignore", invalid="ignore"):  # `check_size` says so
-                target_mean = shares @ values
-                target_variance = shares @ (values - target_mean) ** 2
-    return PartitionSummary(
-        rows=rows,
+    sound = bool(rows) and defect is None
+    counts = defect is None and classification and targets.ndim == 1
+    return DataSummary(
+        rows=(rows,),
         n_features=X.shape[1] if X.ndim == 2 else 0,
-        n_outputs=n_outputs,
         columns=tuple(X.columns) if hasattr(X, "columns") else None,
         elements=int(X.nnz if scipy.sparse.issparse(X) else X.size),
         square=_square(X, wanted.points) if defect is None else 0.0,
         sparse=scipy.sparse.issparse(X),
-        readable=X is given,
+        unreadable=() if X is given else (0,),
         dtype=_dtype_of(X),
+        labels=Labels.of(targets.ravel(), weights) if counts else Labels(),
+        targets=_targets(targets, weights if sound else None, sound and not counts),
+        weightless=rows - int(np.count_nonzero(weights)) if sound and weights is not None else 0,
+        spread=Spread.of(X, _dtype_of(X)) if wanted.spread and sound else None,
+        moments=_moments(X, weights, wanted) if sound else None,
+        points=_points(X, wanted) if wanted.points and sound else None,
         defect=defect,
-        classes=classes,
-        class_rows=class_rows,
-        class_weights=class_weights,
-        weight_sum=weight_sum,
-        weightless=weightless,
-        target_mean=target_mean,
-        target_variance=target_variance,
-        spread=spread_of(X, _dtype_of(X)) if wanted.spread and rows and defect is None else None,
-        moments=_moments(X, weights, wanted) if rows and defect is None else None,
-        points=_points(X, wanted) if wanted.points and rows and defect is None else None,
     )
+
+
+def _targets(targets: np.ndarray, weights: np.ndarray | None, numbers: bool) -> Moments:
+    """Moments of the columns of y: their weight, and of numbers mean and variance."""
+    n = targets.shape[0] if targets.ndim else 0
+    n_outputs = targets.shape[1] if targets.ndim == 2 else 1
+    mean, variance, weight = np.zeros(n_outputs), np.zeros(n_outputs), float(n)
+    with np.errstate(over="ignore", invalid="ignore"):  # `check_size` says so
+        if weights is not None:
+            weight = float(weights.sum(dtype=np.float64))
+        if numbers:
+            values = targets.astype(np.float64).reshape(n, n_outputs)
+            # Weights may be of any size.
+            shares = np.ones(n) if weights is None else weights / (weights.max() or 1.0)
+            shares = shares / (shares.sum() or 1.0)
+            mean = shares @ values
+            variance = shares @ (values - mean) ** 2
+    return Moments(weight, np.arange(n_outputs), mean, variance)
 
 
 def _moments(X: Any, weights: Any, wanted: Inspection) -> Moments | None:
     if wanted.numbers is None and scipy.sparse.issparse(X):
         return None
     numbers = range(X.shape[1]) if wanted.numbers is None else wanted.numbers
-    return moments_of(X, weights, _dtype_of(X), np.array(numbers, np.int64))
+    return Moments.of(X, weights, _dtype_of(X), np.array(numbers, np.int64))
 
 
-def _points(X: Any, wanted: Inspection) -> list[Points] | None:
+def _points(X: Any, wanted: Inspection) -> tuple[Points, ...] | None:
     if wanted.numbers is not None:
         return points_of(X, np.array(wanted.numbers, np.int64))
     if scipy.sparse.issparse(X) and X.shape[1] > NARROW:
         return None
     return points_of(X, np.arange(X.shape[1]))
+
+
+def _all_or_none(parts: Sequence[_Part | None]) -> list[_Part] | None:
+    known = [part for part in parts if part is not None]
+    return known if len(known) == len(parts) else None
+
+
+def _merged(kind: Any, parts: Sequence[_Part | None]) -> _Part | None:
+    known = _all_or_none(parts)
+    return kind.merge(known) if known else None
 
 
 def _square(X: Any, asked: bool) -> float:
@@ -268,76 +277,34 @@ class GapsError(ValueError):
 
 
 def combine(
-    summaries: Sequence[PartitionSummary],
+    parts: Sequence[DataSummary],
     *,
     classification: bool,
     whole: bool = False,
 ) -> DataSummary:
-    """Put the partitions' summaries together.
+    """Check the partitions' summaries, and merge them.
 
     whole: whether the data came in one piece, so that partitions need no mention.
     Raises ValueError: a partition is defective, or there is nothing to learn from.
     """
-    gaps = all(is_of_gaps(each.defect) and not (each.rows and each.sparse) for each in summaries)
+    gaps = all(is_of_gaps(part.defect) and not (part.total and part.sparse) for part in parts)
     kind = GapsError if gaps else ValueError
-    for number, summary in enumerate(summaries):
-        if summary.defect is not None:
+    for number, part in enumerate(parts):
+        if part.defect is not None:
             place = "" if whole else f" in partition {number}"
-            raise kind(summary.defect.replace("{place}", place))
-    rows = tuple(summary.rows for summary in summaries)
-    if sum(rows) == 0:
+            raise kind(part.defect.replace("{place}", place))
+    filled = [number for number, part in enumerate(parts) if part.total]
+    if not filled:
         raise ValueError("Found array with 0 sample(s): X has no rows, a minimum of 1 is required.")
-    filled = [summary for summary in summaries if summary.rows]
-    first = filled[0]
-    for number, summary in enumerate(summaries):
-        if summary.rows:
-            _check_alike(summary, first, number, rows.index(first.rows))
-    weight_sum = sum(summary.weight_sum for summary in filled)
-    if weight_sum <= 0:
-        raise ValueError("sample_weight sums to zero: no row counts; give some row weight")
-    check_weight(weight_sum / sum(rows), "sample_weight")
-    classes: np.ndarray = np.empty(0)
-    class_rows = class_weights = np.empty(0)
+    for number in filled:
+        _check_alike(parts[number], parts[filled[0]], number, filled[0])
     if classification:
-        check_kinds(
-            [(f"partition {number}", each.classes) for number, each in enumerate(summaries)]
-        )
-        classes, class_rows, class_weights = combine_counts(
-            [(s.classes, s.class_rows, s.class_weights) for s in filled]
-        )
-    dtype = "float32" if all(s.dtype == "float32" for s in filled) else "float64"
-    moments = [summary.moments for summary in filled if summary.moments is not None]
-    # Where some partitions are sparse and others are not, numbers are those of sparse ones.
-    known = len(moments) == len(filled)
-    sums = [summary.spread for summary in filled if summary.spread is not None]
-    mean, variance = merged((s.weight_sum, s.target_mean, s.target_variance) for s in filled)
-    deviation = np.sqrt(np.where(np.isfinite(variance), variance, np.inf))
-    return DataSummary(
-        rows=rows,
-        n_features=first.n_features,
-        n_outputs=first.n_outputs,
-        columns=first.columns,
-        elements=sum(summary.elements for summary in filled),
-        square=sum(summary.square for summary in filled),
-        sparse=all(summary.sparse for summary in filled),
-        unreadable=tuple(n for n, s in enumerate(summaries) if s.rows and not s.readable),
-        dtype=dtype,
-        classes=classes,
-        class_rows=class_rows,
-        class_weights=class_weights,
-        weight_sum=float(weight_sum),
-        weightless=sum(summary.weightless for summary in filled),
-        target_mean=tuple(mean.tolist()),
-        target_std=tuple(deviation.tolist()),
-        spread=combine_spreads(sums, first.n_features) if sums else None,
-        standards=standards(moments, first.n_features, dtype) if known else None,
-        points=_combined_points(filled),
-    )
-
-
-def _combined_points(summaries: Sequence[PartitionSummary]) -> tuple[Points, ...] | None:
-    parts = [summary.points for summary in summaries if summary.points is not None]
-    return combine_points(parts) if len(parts) == len(summaries) else None
+        check_kinds([(f"partition {n}", part.labels.classes) for n, part in enumerate(parts)])
+    summary = DataSummary.merge(parts)
+    if summary.targets.weight <= 0:
+        raise ValueError("sample_weight sums to zero: no row counts; give some row weight")
+    check_weight(summary.targets.weight / summary.total, "sample_weight")
+    return summary
 
 
 def check_weight(mean: float, name: str) -> None:
@@ -352,7 +319,7 @@ def check_weight(mean: float, name: str) -> None:
 def check_size(summary: DataSummary, dtype: Any) -> None:
     """Raise where squares of the targets of a regression overflow in a model's dtype."""
     most = float(np.sqrt(np.finfo(dtype).max)) / 16
-    size = np.hypot(summary.target_mean, summary.target_std).max()
+    size = np.hypot(summary.targets.mean, summary.target_std).max()
     if not size < most:
         around = f"around {size:.3g}" if np.isfinite(size) else "above 1e+153"
         raise ValueError(
@@ -361,7 +328,7 @@ def check_size(summary: DataSummary, dtype: Any) -> None:
         )
 
 
-def _check_alike(summary: PartitionSummary, first: PartitionSummary, number: int, of: int) -> None:
+def _check_alike(summary: DataSummary, first: DataSummary, number: int, of: int) -> None:
     """Raise unless a partition has the columns of the first that has rows."""
     if summary.n_features != first.n_features:
         raise ValueError(

@@ -1,7 +1,7 @@
 """How far the values of each column lie from each other, in a sample of the rows.
 
-It knows nothing of workers or models: `spread_of` and `moments_of` are run wherever a partition is,
-and `combine_spreads` and `standards` put the answers together.
+It knows nothing of workers or models. Each record is made of one partition, where it is, and merged
+with others of its kind.
 """
 
 from __future__ import annotations
@@ -27,30 +27,67 @@ _ROUNDINGS = 64
 
 
 @dataclass(frozen=True)
-class ColumnSums:
-    """Sums over some rows of a partition, of the columns in which they have values."""
+class Spread:
+    """Sums over some rows, of the columns in which they have values.
+
+    Examples
+    --------
+    >>> one = Spread.of(np.array([[0.0, 2.0, 5.0], [0.0, 4.0, 5.0]]), "f8")
+    >>> one.columns, one.count, one.square
+    (array([1, 2]), array([2., 2.]), array([20., 50.]))
+    >>> spread = Spread.merge([one, Spread.of(np.array([[1.0, 3.0, 5.0]]), "f8")])
+    >>> centre = spread.centre("f8")
+    >>> centre.round(2), spread.scale(centre, "f8").round(2)
+    (array([0., 3., 5.]), array([1.  , 0.82, 5.  ]))
+    """
 
     rows: int
+    n_features: int
     columns: NDArray[np.intp]  # (m,)
     # (m,) how many values are not zero, their sum, and that of their squares.
     count: NDArray[np.float64]
     total: NDArray[np.float64]
     square: NDArray[np.float64]
 
+    @classmethod
+    def of(cls, X: Any, dtype: Any) -> Spread:
+        """Look at rows from all over a partition.
 
-@dataclass(frozen=True)
-class Spread:
-    """Sums over rows of all partitions, of each column."""
+        X: array, CSR rows or dataframe of numbers, see `as_rows`.
+        dtype: float32 or float64, the values' own.
+        """
+        (rows, width), most = X.shape, _most(X)
+        some = features_of(X, dtype).copied(some_of(rows, most))
+        if isinstance(some, SparseFeatures):
+            at, values = some.indices, some.data.astype(np.float64)
+            with np.errstate(over="ignore"):
+                weights = values != 0, values, values * values
+            sums = [np.bincount(at, weight, width) for weight in weights]
+        else:
+            values = some.rows(0, most, None).values.astype(np.float64)  # type: ignore[union-attr]
+            counts = np.count_nonzero(values, axis=0).astype(np.float64)
+            with np.errstate(over="ignore"):
+                sums = [counts, values.sum(axis=0), np.einsum("ij,ij->j", values, values)]
+        return cls._where_known(most, sums)
 
-    rows: int
-    count: NDArray[np.float64]  # (n_features,) as of `ColumnSums`
-    total: NDArray[np.float64]
-    square: NDArray[np.float64]
+    @classmethod
+    def merge(cls, parts: Sequence[Spread]) -> Spread:
+        """The sums over the rows of all parts."""
+        sums = np.zeros((3, parts[0].n_features))
+        for part in parts:
+            sums[:, part.columns] += (part.count, part.total, part.square)
+        return cls._where_known(sum(part.rows for part in parts), sums)
+
+    @classmethod
+    def _where_known(cls, rows: int, sums: Any) -> Spread:
+        columns = np.flatnonzero(sums[0])
+        count, total, square = (each[columns].astype(np.float64) for each in sums)
+        return cls(rows, len(sums[0]), columns, count, total, square)
 
     def centre(self, dtype: Any) -> NDArray[np.float64]:
         """The columns' means, (n_features,); zeros where they are as good, as of one-hot ones."""
-        means: NDArray[np.float64] = self.total / self.rows
-        means = np.where(np.isfinite(means), means, 0.0)
+        means, found = np.zeros(self.n_features), self.total / self.rows
+        means[self.columns] = np.where(np.isfinite(found), found, 0.0)
         return centres_far_from_zero(means, self.scale(means, dtype))
 
     def scale(self, centre: NDArray[np.float64] | None, dtype: Any) -> NDArray[np.float64]:
@@ -64,17 +101,18 @@ class Spread:
         dtype: that of training.
         Returns (n_features,) array, positive.
         """
-        known = self.count > 0
-        count, at = self.count[known], np.zeros(known.sum()) if centre is None else centre[known]
+        count, at = self.count, np.zeros(len(self.columns))
+        if centre is not None:
+            at = centre[self.columns]
         with np.errstate(over="ignore", invalid="ignore"):  # of what is huge, see below
-            squares = self.square[known] - 2 * at * self.total[known] + at * at * count
+            squares = self.square - 2 * at * self.total + at * at * count
             found = np.sqrt(np.maximum(squares / count, 0.0))
         constant = found <= _ROUNDINGS * float(np.finfo(dtype).eps) * np.abs(at)
         found = np.where(constant, np.abs(at), found)
         # Values whose squares are no doubles are left as they are, and training says what follows.
         found = np.where((found > 0) & np.isfinite(found), found, 1.0)
-        scale = np.full(len(known), np.median(found) if len(found) else 1.0)
-        scale[known] = found
+        scale = np.full(self.n_features, np.median(found) if len(found) else 1.0)
+        scale[self.columns] = found
         return scale
 
 
@@ -92,99 +130,78 @@ def _most(X: Any) -> int:
     return min(rows, max(1, int(_SAMPLED / max(1.0, stored))))
 
 
-def spread_of(X: Any, dtype: Any) -> ColumnSums:
-    """Look at rows from all over a partition.
-
-    X: array, CSR rows or dataframe of numbers, see `as_rows`.
-    dtype: float32 or float64, the values' own.
-
-    Examples
-    --------
-    >>> sums = spread_of(np.array([[0.0, 2.0], [0.0, 4.0]]), "f8")
-    >>> sums.columns, sums.count, sums.square
-    (array([1]), array([2.]), array([20.]))
-    """
-    (rows, width), most = X.shape, _most(X)
-    some = features_of(X, dtype).copied(some_of(rows, most))
-    if isinstance(some, SparseFeatures):
-        at, values = some.indices, some.data.astype(np.float64)
-        with np.errstate(over="ignore"):
-            weights = values != 0, values, values * values
-        sums = [np.bincount(at, weight, width) for weight in weights]
-    else:
-        values = some.rows(0, most, None).values.astype(np.float64)  # type: ignore[union-attr]
-        counts = np.count_nonzero(values, axis=0).astype(np.float64)
-        with np.errstate(over="ignore"):
-            sums = [counts, values.sum(axis=0), np.einsum("ij,ij->j", values, values)]
-    columns = np.flatnonzero(sums[0])
-    count, total, square = (each[columns].astype(np.float64) for each in sums)
-    return ColumnSums(most, columns, count, total, square)
-
-
-def combine_spreads(parts: Sequence[ColumnSums], n_features: int) -> Spread:
-    """Put the partitions' sums together.
-
-    Examples
-    --------
-    >>> X = np.array([[1.0, 7.0, 5.0], [0.0, 9.0, 5.0]])
-    >>> spread = combine_spreads([spread_of(X, "f8")], 3)
-    >>> centre = spread.centre("f8")
-    >>> centre, spread.scale(centre, "f8")
-    (array([0.5, 8. , 5. ]), array([0.5, 1. , 5. ]))
-    """
-    count, total, square = np.zeros((3, n_features))
-    for part in parts:
-        count[part.columns] += part.count
-        total[part.columns] += part.total
-        square[part.columns] += part.square
-    return Spread(sum(part.rows for part in parts), count, total, square)
-
-
 @dataclass(frozen=True)
 class Moments:
-    """Of some columns, over rows of a partition."""
+    """Of some columns, over some rows.
+
+    Examples
+    --------
+    >>> parts = [Moments.of(np.array([[x]]), None, "f8", np.array([0])) for x in (1.0, 5.0)]
+    >>> Moments.merge(parts).variance
+    array([4.])
+    >>> Moments.merge(parts).standards(2, "f8")
+    array([[3., 0.],
+           [2., 1.]])
+    """
 
     weight: float  # sum of the sample weights, or how many rows there are, of all rows
     columns: NDArray[np.int64]  # (m,)
-    mean: NDArray[np.float64]  # (m,) weighted
+    mean: NDArray[np.float64]  # (m,) weighted; infinite where it overflows, as the variance is
     variance: NDArray[np.float64]
 
+    @classmethod
+    def of(
+        cls, X: Any, weights: np.ndarray | None, dtype: Any, columns: NDArray[np.int64]
+    ) -> Moments:
+        """Look at rows from all over a partition, with their weights.
 
-def moments_of(
-    X: Any, weights: np.ndarray | None, dtype: Any, columns: NDArray[np.int64]
-) -> Moments:
-    """Look at rows from all over a partition, with their weights.
+        X: array, CSR rows or dataframe of numbers, see `as_rows`.
+        weights: (n,) array or None.
+        dtype: float32 or float64, the values' own.
+        columns: (m,) int array.
+        """
+        rows, width = X.shape
+        weight = float(rows)
+        if weights is not None:  # which may be of any size
+            with np.errstate(over="ignore"):
+                weight = float(weights.sum(dtype=np.float64))
+            weights = (np.ravel(weights) / (weights.max() or 1.0)).astype(dtype)
+        block = features_of(X, dtype).block(np.zeros((rows, 1), dtype), weights)
 
-    X: array, CSR rows or dataframe of numbers, see `as_rows`.
-    weights: (n,) array or None.
-    dtype: float32 or float64, the values' own.
-    columns: (m,) int array.
+        def mean(most: int, centre: Any) -> NDArray[np.float64]:
+            """Of the distances from a centre and of their squares, in so many rows."""
+            sums, some = np.zeros((2, width)), some_of(rows, most)
+            column_moments(block, some, centre, *sums)
+            total = len(some) if weights is None else weights[some].sum(dtype=np.float64)
+            return sums / (total or 1.0)
 
-    Examples
-    --------
-    >>> moments_of(np.array([[1.0, 7.0], [3.0, 7.0]]), None, "f8", np.array([0, 1])).variance
-    array([1., 0.])
-    """
-    rows, width = X.shape
-    weight = float(rows)
-    if weights is not None:  # which may be of any size
-        with np.errstate(over="ignore"):
-            weight = float(weights.sum(dtype=np.float64))
-        weights = (np.ravel(weights) / (weights.max() or 1.0)).astype(dtype)
-    block = features_of(X, dtype).block(np.zeros((rows, 1), dtype), weights)
+        centre = mean(min(rows, _GUESSED), None)[0]
+        with np.errstate(over="ignore", invalid="ignore"):
+            off, square = mean(_most(X), centre)[:, columns]
+            variance = np.maximum(square - off * off, 0.0)
+        return cls(weight, columns, centre[columns] + off, variance)
 
-    def mean(most: int, centre: Any) -> NDArray[np.float64]:
-        """Of the distances from a centre and of their squares, in so many rows."""
-        sums, some = np.zeros((2, width)), some_of(rows, most)
-        column_moments(block, some, centre, *sums)
-        total = len(some) if weights is None else weights[some].sum(dtype=np.float64)
-        return sums / (total or 1.0)
+    @classmethod
+    def merge(cls, parts: Sequence[Moments]) -> Moments:
+        """The moments over the rows of all parts."""
+        found = merged((part.weight, part.mean, part.variance) for part in parts)
+        return cls(sum(part.weight for part in parts), parts[0].columns, *found)
 
-    centre = mean(min(rows, _GUESSED), None)[0]
-    with np.errstate(over="ignore", invalid="ignore"):
-        off, square = mean(_most(X), centre)[:, columns]
-        variance = np.maximum(square - off * off, 0.0)
-    return Moments(weight, columns, centre[columns] + off, variance)
+    def standards(self, n_features: int, dtype: Any) -> NDArray[np.float64]:
+        """Mean and standard deviation of each column, (2, n_features).
+
+        Zero and one where a column was not looked at, or a mean is no number. The deviation is one
+        where a column does not vary, or by less or more than a model in `dtype` can divide by.
+        """
+        found = np.repeat([[0.0], [1.0]], n_features, axis=1)
+        deviation, info = np.sqrt(self.variance), np.finfo(dtype)
+        # Squares are doubles, whatever the rows are.
+        least = max(_ROUNDINGS * float(info.tiny), float(np.finfo(np.float64).tiny) ** 0.5)
+        sane = (deviation > least) & (deviation < float(info.max) ** 0.5)
+        sane &= deviation > _ROUNDINGS * float(info.eps) * np.abs(self.mean)
+        found[0, self.columns] = np.where(np.isfinite(self.mean), self.mean, 0.0)
+        found[1, self.columns] = np.where(sane, deviation, 1.0)
+        return found
 
 
 def merged(
@@ -216,32 +233,6 @@ def merged(
                 mean = mean + share * away
             weight += added
     return np.asarray(mean), np.asarray(variance)
-
-
-def standards(parts: Sequence[Moments], n_features: int, dtype: Any) -> NDArray[np.float64]:
-    """Mean and standard deviation of each column, (2, n_features).
-
-    Zero and one where a column was not looked at, or a mean is no number. The deviation is one
-    where a column does not vary, or by less or more than a model in `dtype` can divide by.
-
-    Examples
-    --------
-    >>> parts = [moments_of(np.array([[value]]), None, "f8", np.array([0])) for value in (1.0, 5.0)]
-    >>> standards(parts, 2, "f8")
-    array([[3., 0.],
-           [2., 1.]])
-    """
-    found = np.repeat([[0.0], [1.0]], n_features, axis=1)
-    mean, variance = merged((part.weight, part.mean, part.variance) for part in parts)
-    deviation = np.sqrt(variance)
-    info = np.finfo(dtype)
-    # Squares are doubles, whatever the rows are.
-    least = max(_ROUNDINGS * float(info.tiny), float(np.finfo(np.float64).tiny) ** 0.5)
-    sane = (deviation > least) & (deviation < float(info.max) ** 0.5)
-    sane &= deviation > _ROUNDINGS * float(info.eps) * np.abs(mean)
-    found[0, parts[0].columns] = np.where(np.isfinite(mean), mean, 0.0)
-    found[1, parts[0].columns] = np.where(sane, deviation, 1.0)
-    return found
 
 
 def centres_far_from_zero(

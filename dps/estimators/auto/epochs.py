@@ -225,7 +225,7 @@ def outputs_of(survey: Survey) -> tuple[NDArray[np.float64], NDArray[np.float64]
     summary, targets = survey.summary, survey.targets
     scale = np.ones(survey.n_outputs)
     if targets.classes is None:
-        mean, std = np.array(summary.target_mean), np.array(summary.target_std)
+        mean, std = summary.targets.mean, summary.target_std
         reach = np.asarray(survey.loss.reach(mean, std), np.float64)
         return survey.loss.start(mean), np.where(reach > 0, reach, scale)
     return survey.first_raw(), scale
@@ -255,7 +255,7 @@ def choose_outputs(survey: Survey) -> Outputs:
     units = units_of(loss, start, reach)
     survey.targets = replace(survey.targets, units=units)
     # A deviation off.
-    y = units.of_targets(np.add(survey.summary.target_mean, survey.summary.target_std))
+    y = units.of_targets(np.add(survey.summary.targets.mean, survey.summary.target_std))
     slopes = np.empty((1, len(y)))
     units.loss.evaluate(y[None], units.output_shift[None], None, slopes)
     slope = float(np.mean(np.abs(slopes) * units.output_scale))
@@ -269,7 +269,7 @@ def dtype_of(
     points = summary.points or ()
     single = _single_will_do(points, edges)
     if units is not None:
-        sizes = np.hypot(summary.target_mean, summary.target_std)
+        sizes = np.hypot(summary.targets.mean, summary.target_std)
         known = np.abs(np.log(sizes[sizes > 0]))
         far = np.abs(units.start) > _BLURRED * units.reach
         single = single and not far.any() and bool((known < math.log(_LARGE) / 2).all())

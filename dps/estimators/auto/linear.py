@@ -153,7 +153,7 @@ def _unit(loss: Loss, summary: DataSummary) -> float:
     """A square of the gradient that is large: in a regression, at a standard deviation of y."""
     varying = [
         (mean, std)
-        for mean, std in zip(summary.target_mean, summary.target_std, strict=True)
+        for mean, std in zip(summary.targets.mean, summary.target_std, strict=True)
         if std
     ]
     if loss.task == "classification" or not varying:

@@ -196,7 +196,7 @@ def is_wide(summary: DataSummary, alpha: float, l1: float) -> bool:
     return (
         l1 == 0
         and summary.sparse
-        and len(summary.classes) > 0
+        and len(summary.labels.classes) > 0
         and summary.n_features >= WIDE
         and summary.elements < _SELDOM * summary.n_features
         and summary.total >= 2 * WIDE_BATCH

@@ -163,7 +163,7 @@ class AnyClassifier(ClassifierMixin, DistributedEstimator):
     def _class_factors(self, summary: DataSummary, classes: np.ndarray) -> tuple[float, ...] | None:
         """The factor of each class."""
         weights = np.zeros(len(classes))
-        weights[np.searchsorted(classes, summary.classes)] = summary.class_weights
+        weights[np.searchsorted(classes, summary.labels.classes)] = summary.labels.weights
         return class_weights(self.class_weight, classes, weights)
 
 

@@ -28,7 +28,6 @@ from dps.data.survey.labels import check_kinds
 from dps.data.survey.rows import (
     DataSummary,
     GapsError,
-    PartitionSummary,
     check_size,
     check_weight,
     combine,
@@ -219,7 +218,7 @@ def _surveyed(
         summary = _looked_at(request, cluster, trained, data.whole)
     if is_list(data.X) or (is_dask(data.X) and summary.columns is not None):
         check_found(estimator, summary, given.reset and is_list(data.X))
-    seen: list[PartitionSummary] = []
+    seen: list[DataSummary] = []
     if data.validating:
         summary, seen = survey_validation(
             cluster, summary, request.loss, estimator._classification,
@@ -309,7 +308,7 @@ def _describe(
     estimator: DistributedEstimator, loss: Loss, summary: DataSummary, classes: np.ndarray | None
 ) -> tuple[TargetEncoding, int]:
     """The encoding of targets that the data asks for, and how many raw outputs there are."""
-    factors, n_outputs, weight_sum = None, summary.n_outputs, summary.weight_sum
+    factors, n_outputs, weight_sum = None, summary.n_outputs, summary.targets.weight
     if estimator._classification and summary.n_outputs > 1:
         classes, loss = labels_of_columns(estimator, loss, n_outputs, classes)
     elif estimator._classification:
@@ -319,9 +318,9 @@ def _describe(
         loss = loss.for_classes(len(classes))
         n_outputs = loss.n_outputs(len(classes))
         if factors is not None:
-            at = np.searchsorted(classes, summary.classes)
+            at = np.searchsorted(classes, summary.labels.classes)
             with np.errstate(over="ignore"):
-                weight_sum = float((np.asarray(factors)[at] * summary.class_weights).sum())
+                weight_sum = float((np.asarray(factors)[at] * summary.labels.weights).sum())
             if weight_sum <= 0:
                 raise ValueError(
                     f"class_weight={estimator.class_weight!r} gives all rows the weight 0"
@@ -333,10 +332,10 @@ def _describe(
 
 def _known_classes(summary: DataSummary, classes: np.ndarray | None) -> np.ndarray:
     if classes is None:
-        classes = summary.classes
+        classes = summary.labels.classes
     before = "the fit before, or `classes`,"
-    check_kinds([("y", summary.classes), (before, np.asarray(classes))], f"y and {before}")
-    unknown = summary.classes[~np.isin(summary.classes, classes)]
+    check_kinds([("y", summary.labels.classes), (before, np.asarray(classes))], f"y and {before}")
+    unknown = summary.labels.classes[~np.isin(summary.labels.classes, classes)]
     if len(unknown):
         raise ValueError(
             f"y holds labels {unknown.tolist()}, which are neither in `classes` nor in the fit "

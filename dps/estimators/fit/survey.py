@@ -112,10 +112,10 @@ class Survey(Request):
         summary, targets = self.summary, self.targets
         if targets.multilabel:
             least = 0.5 / summary.total
-            return np.clip(summary.target_mean, least, 1 - least)
+            return np.clip(summary.targets.mean, least, 1 - least)
         assert targets.classes is not None
         weights = np.zeros(len(targets.classes))
-        weights[np.searchsorted(targets.classes, summary.classes)] = summary.class_weights
+        weights[np.searchsorted(targets.classes, summary.labels.classes)] = summary.labels.weights
         if targets.class_weight is not None:
             weights *= targets.class_weight
         weights *= targets.scale
@@ -135,7 +135,7 @@ class Survey(Request):
         if self.targets.classes is not None:
             much = best_constant(self.targets.loss, self.class_shares())[1]
         else:
-            much = loss_of_mean(self.loss, self.summary.target_mean, self.summary.target_std)
+            much = loss_of_mean(self.loss, self.summary.targets.mean, self.summary.target_std)
         return much if 0 < much < np.inf else 1.0
 
     def job(  # noqa: PLR0913 - a plan names what it decides

@@ -17,14 +17,8 @@ from dps.cluster.base import Cluster
 from dps.data.collections.partitions import Partition, as_pandas, is_dask, is_frame, is_list
 from dps.data.feed.cuts import cut_at
 from dps.data.feed.targets import TargetEncoding
-from dps.data.survey.labels import check_kinds, combine_counts
-from dps.data.survey.rows import (
-    DataSummary,
-    Inspection,
-    PartitionSummary,
-    inspect_kept,
-    warn_unless_repeated,
-)
+from dps.data.survey.labels import Labels, check_kinds
+from dps.data.survey.rows import DataSummary, Inspection, inspect_kept, warn_unless_repeated
 from dps.estimators.fit.encoding import Encoding, as_frame, select
 from dps.estimators.fit.inputs import partitions_for
 from dps.losses import Loss
@@ -120,7 +114,7 @@ def _delayed(part: Partition, n: int) -> list[Partition]:
 
 def survey_validation(
     cluster: Cluster, summary: DataSummary, loss: Loss, classification: bool, n: int, whole: bool
-) -> tuple[DataSummary, list[PartitionSummary]]:
+) -> tuple[DataSummary, list[DataSummary]]:
     """See that validation data is like what is trained on, and have kernels read it.
 
     n: partitions of the validation data, which are the cluster's last.
@@ -130,7 +124,7 @@ def survey_validation(
     Raises ValueError: it is defective, or of another shape.
     """
     first = len(summary.rows)
-    found: list[PartitionSummary] = cluster.map(
+    found: list[DataSummary] = cluster.map(
         inspect_kept, range(first, first + n), opened=False,
         classification=classification, loss=loss, wanted=Inspection(),
     )  # fmt: skip
@@ -139,26 +133,26 @@ def survey_validation(
         place = " of X_val" if whole else f" in partition {number} of X_val"
         if part.defect is not None:
             raise ValueError(part.defect.replace("{place}", place))
-        if part.rows:
+        if part.total:
             _check_like(part, summary, place)
-    if not any(part.rows for part in found):
+    if not any(part.total for part in found):
         raise ValueError("X_val has no rows: give some, or leave X_val and y_val out")
-    dense = [first + k for k, part in enumerate(found) if part.rows and not part.sparse]
-    odd = [first + k for k, part in enumerate(found) if part.rows and not part.readable]
+    dense = [first + k for k, part in enumerate(found) if part.total and not part.sparse]
+    odd = [first + k for k, part in enumerate(found) if part.total and part.unreadable]
     if summary.sparse and dense:
         cluster.replace(_as_sparse, dense)
     return replace(
         summary,
         unreadable=(*summary.unreadable, *odd),
-        validation=tuple(part.rows for part in found),
-    ), [part for part in found if part.rows]
+        validation=tuple(part.total for part in found),
+    ), [part for part in found if part.total]
 
 
 def _as_sparse(X: Any, number: int) -> Any:
     return scipy.sparse.csr_array(X)
 
 
-def _check_like(part: PartitionSummary, summary: DataSummary, place: str) -> None:
+def _check_like(part: DataSummary, summary: DataSummary, place: str) -> None:
     for name, given, wanted in (
         ("X", part.n_features, summary.n_features),
         ("y", part.n_outputs, summary.n_outputs),
@@ -175,25 +169,24 @@ def _check_like(part: PartitionSummary, summary: DataSummary, place: str) -> Non
         )
 
 
-def check_targets(found: Sequence[PartitionSummary], targets: TargetEncoding) -> None:
+def check_targets(found: Sequence[DataSummary], targets: TargetEncoding) -> None:
     """Raise where y_val holds labels that y does not, or no row counts."""
-    weight = sum(part.weight_sum for part in found)
+    weight = sum(part.targets.weight for part in found)
     if targets.classes is not None and not targets.multilabel:
         check_kinds(
-            [("y", targets.classes), *(("y_val", part.classes) for part in found)], "y and y_val"
+            [("y", targets.classes), *(("y_val", part.labels.classes) for part in found)],
+            "y and y_val",
         )
-        labels, _, weights = combine_counts(
-            [(part.classes, part.class_rows, part.class_weights) for part in found]
-        )
-        unknown = labels[~np.isin(labels, targets.classes)]
+        labels = Labels.merge([part.labels for part in found])
+        unknown = labels.classes[~np.isin(labels.classes, targets.classes)]
         if len(unknown):
             raise ValueError(
                 f"y_val holds labels {unknown.tolist()}, which y does not: "
                 f"{targets.classes.tolist()}; leave their rows out"
             )
         if targets.class_weight is not None:
-            at = np.searchsorted(targets.classes, labels)
-            weight = float((np.asarray(targets.class_weight)[at] * weights).sum())
+            at = np.searchsorted(targets.classes, labels.classes)
+            weight = float((np.asarray(targets.class_weight)[at] * labels.weights).sum())
     if weight <= 0:
         raise ValueError(
             "no row of X_val counts: give some of them weight, by sample_weight_val or class_weight"

@@ -43,9 +43,9 @@ def _of_few(
     job: Job, summary: DataSummary, cluster: Cluster
 ) -> dict[int, tuple[NDArray[np.int64], NDArray[np.bool_]]]:
     """Of each partition rows of labels that few have, and whether each is kept."""
-    order = np.argsort(summary.class_rows, kind="stable")
-    rows = summary.class_rows[order]
-    few = np.sort(summary.classes[order[(rows <= _FEW_ROWS) & (np.cumsum(rows) <= _LISTED)]])
+    order = np.argsort(summary.labels.rows, kind="stable")
+    rows = summary.labels.rows[order]
+    few = np.sort(summary.labels.classes[order[(rows <= _FEW_ROWS) & (np.cumsum(rows) <= _LISTED)]])
     if not len(few):
         return {}
     found = cluster.map(rows_of_labels, range(len(summary.rows)), labels=few)
