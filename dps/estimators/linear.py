@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from dps._typing import Auto, OptimizerLike, RateLike
     from dps.data.survey.rows import Inspection
     from dps.training.job import Job
+    from dps.training.state import Snapshot
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -200,13 +201,11 @@ class _Linear(DistributedEstimator):
             model.layout.views(params)["intercept"][:] = first
         return params
 
-    def _restore_columns(
-        self, survey: Survey, job: Job, values: NDArray[np.floating]
-    ) -> tuple[Any, NDArray[np.floating]]:
+    def _restore_columns(self, survey: Survey, job: Job, kept: Snapshot) -> tuple[Any, Snapshot]:
         """The model of all columns, and its parameters and state."""
-        model, columns = job.model, survey.columns
+        model, columns, values = job.model, survey.columns, kept.values
         if columns is None:
-            return model, values
+            return model, kept
         assert isinstance(model, LinearModel)
         wide = LinearModel(
             columns.total, model.n_outputs, model.loss, model.fit_intercept, model.dtype
@@ -218,7 +217,8 @@ class _Linear(DistributedEstimator):
         every = np.zeros((len(values), wide.layout.size), wide.dtype)
         if len(values) > 1:
             job.optimizer.initialize(every[1:])
-        return wide.of_features(centre, scale), columns.spread(values, model.n_outputs, every)
+        values = columns.spread(values, model.n_outputs, every)
+        return wide.of_features(centre, scale), kept._replace(values=values)
 
     def _fitted(self, model: LinearModel, params: NDArray[np.floating]) -> dict[str, Any]:
         """`coef_` and `intercept_`; see `DistributedEstimator._fitted`."""

@@ -5,21 +5,20 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dps.data.feed.targets import TargetEncoding
 from dps.models import Model
 from dps.modes import Mode
 from dps.optimizers import Optimizer
 from dps.optimizers.schedules import Schedule
+from dps.server.store.snapshots import Snapshot
 from dps.training.epochs.records import EpochRecord
 from dps.training.epochs.stopping import StoppingRule
 
 if TYPE_CHECKING:
-    from dps.server.store.snapshots import Snapshot
     from dps.training.checkpoint.options import CheckpointRun
     from dps.training.lbfgs.full_batch import FullBatch
     from dps.training.plan.plan import Plan
@@ -30,23 +29,8 @@ if TYPE_CHECKING:
 FULL_BATCH = "L-BFGS"
 
 
-class Trained(NamedTuple):
-    """What a fit reports."""
-
-    params: NDArray[np.floating]  # (n,) array
-    # (2, keys) int64 array, of the rows of a table, see `dps.server.store.snapshots.Snapshot`;
-    # empty without one
-    ids: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, job: Job, kept: Snapshot) -> Trained:
-        """What is reported of a snapshot."""
-        values = kept.values
-        return cls(np.array(job.optimizer.result(values[0], values[1:])), kept.ids)
-
-
 #: Told of closed epochs and how to get parameters; whether the fit is to end.
-OnEpochs = Callable[[Sequence[EpochRecord], Callable[[], Trained | None]], bool]
+OnEpochs = Callable[[Sequence[EpochRecord], Callable[[], Snapshot | None]], bool]
 
 
 @dataclass(frozen=True)
@@ -95,6 +79,11 @@ class Job:
     on_epochs: OnEpochs | None = None
     name: str = ""  # what is fitted, in the words of its user: the estimator's class
 
+    def reported(self, kept: Snapshot) -> Snapshot:
+        """What the fit reports after a snapshot: parameters alone, or their mean."""
+        params = np.array(self.optimizer.result(kept.params, kept.state))
+        return Snapshot(params[None], kept.version, kept.ids)
+
     @property
     def done(self) -> tuple[EpochRecord, ...]:
         """Epochs of this fit that lie behind its position."""
@@ -134,7 +123,7 @@ class Job:
 class FitResult:
     """What a fit ended with: the state at the end of its last closed epoch."""
 
-    reported: Trained
+    reported: Snapshot  # see `Job.reported`
     kept: Snapshot  # parameters to carry on from, optimizer state and version
     history: list[EpochRecord]
     plan: Plan
@@ -160,9 +149,9 @@ class FitResult:
     ) -> FitResult:
         """The result of a fit whose parameters are those of a snapshot."""
         if history[-1].full_batch:  # whose snapshot has no state
-            job.optimizer.initialize(kept.values[1:])
+            job.optimizer.initialize(kept.state)
         return cls(
-            reported=Trained.of(job, kept),
+            reported=job.reported(kept),
             kept=kept,
             history=list(history),
             plan=plan,

@@ -98,8 +98,7 @@ class Position:
     @property
     def params(self) -> NDArray[np.floating]:
         """The parameters, (n,)."""
-        begun = self.begun
-        return begun.values[0] if isinstance(begun, Snapshot) else begun.params
+        return self.begun.params
 
     def is_after(self, other: Position) -> bool:
         """Whether it is further than another one, at the end of an epoch or within it."""

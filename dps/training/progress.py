@@ -22,7 +22,7 @@ from dps.server.group.session import Check, Local, Session, Stores
 from dps.server.shard import ShardStatus
 from dps.server.store.snapshots import Snapshot
 from dps.training.epochs.records import EpochRecord
-from dps.training.job import Job, Trained
+from dps.training.job import Job
 from dps.training.position import EpochProgress, EpochSnapshot, Position
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ class Progress:
             return Position(began.kept, interim=interim)
         kept, best = self.snapshot(self.closed, check, server), self.history[-1].kept
         if self.history[-1].full_batch:  # whose snapshot has no state
-            self.job.optimizer.initialize(kept.values[1:])
+            self.job.optimizer.initialize(kept.state)
         before = self.snapshot(best, check, server) if best < self.closed else None
         return Position(kept, tuple(self.history), before, interim)
 
@@ -178,10 +178,10 @@ class Progress:
             return self.copied.kept
         return (server or self.stores).snapshot(epochs - done, check)
 
-    def reported(self, check: Check | None = None) -> Trained | None:
+    def reported(self, check: Check | None = None) -> Snapshot | None:
         """The parameters to report after the epochs so far; None where the fit is further."""
         try:
-            return Trained.of(self.job, self.snapshot(self.closed, check))
+            return self.job.reported(self.snapshot(self.closed, check))
         except LookupError:
             return None
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from dps.models import Model
 from dps.optimizers import Optimizer
+from dps.server.store.snapshots import Snapshot as Snapshot
 
 if TYPE_CHECKING:
     from dps.training.job import FitResult, Job
@@ -51,9 +52,9 @@ class TrainState:
         """Where a fit has got to that started there."""
         stepped = not result.history[-1].full_batch  # else the state is as it was made
         return cls(
-            params=result.kept.values[0],
+            params=result.kept.params,
             model=model,
-            state=result.kept.values[1:] if stepped else None,
+            state=result.kept.state if stepped else None,
             optimizer=job.optimizer if stepped else None,
             version=result.kept.version,
             epochs=len(result.history) + (0 if start is None else start.epochs),

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from dps._typing import Auto, OptimizerLike, RateLike
     from dps.data.survey.rows import DataSummary, Inspection
     from dps.training.job import Job
+    from dps.training.state import Snapshot
 
 #: Steps that "auto" plans, in so many epochs; rows a batch, and batches an epoch.
 _STEPS, _FEWEST_EPOCHS, _MOST_EPOCHS = 2500, 12, 100
@@ -84,14 +85,12 @@ class Planned(DistributedEstimator):
         most: Any = self.max_iter
         return _MOST_EPOCHS if most == "auto" else int(most)
 
-    def _restore_columns(
-        self, survey: Survey, job: Job, values: NDArray[np.floating]
-    ) -> tuple[Any, NDArray[np.floating]]:
+    def _restore_columns(self, survey: Survey, job: Job, kept: Snapshot) -> tuple[Any, Snapshot]:
         """The model of y as it is, and its parameters and state."""
         model: Any = job.model
         if (units := job.targets.units) is not None:
             model = model.with_outputs(job.targets.loss, units.start, units.reach)
-        return model, values
+        return model, kept
 
     def _check(self, request: Request) -> None:
         """A loss needs a kernel."""

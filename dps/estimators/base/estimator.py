@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from dps.training.checkpoint.options import Checkpoint
     from dps.training.job import Job
     from dps.training.report import FitReport
+    from dps.training.state import Snapshot
 
 #: Parameters of `fit` by name.
 _OF_FIT = ("X", "y", "sample_weight", "X_val", "y_val", "sample_weight_val", "resume")
@@ -183,11 +184,9 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         """X in one piece without columns to leave out; `request.columns` has the others."""
         return X
 
-    def _restore_columns(
-        self, survey: Survey, job: Job, values: NDArray[np.floating]
-    ) -> tuple[Any, NDArray[np.floating]]:
-        """The model of all columns, and rows of its parameters and state."""
-        return job.model, values
+    def _restore_columns(self, survey: Survey, job: Job, kept: Snapshot) -> tuple[Any, Snapshot]:
+        """The model of all columns, and its parameters and state."""
+        return job.model, kept
 
     def _inspection(self, request: Request) -> Inspection:
         """What is to be looked at before training, once an encoder has learned."""

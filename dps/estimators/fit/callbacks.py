@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from dps.estimators.base.estimator import DistributedEstimator
     from dps.estimators.served.publish import Publisher
     from dps.training.epochs.records import EpochRecord
-    from dps.training.job import Job, Trained
+    from dps.training.job import Job
+    from dps.training.state import Snapshot
 
 
 class FitCallbacks:
@@ -42,7 +43,7 @@ class FitCallbacks:
     def watch(
         self,
         job: Job,
-        fitted: Callable[[Trained, Sequence[EpochRecord]], dict[str, Any]],
+        fitted: Callable[[Snapshot, Sequence[EpochRecord]], dict[str, Any]],
         publisher: Publisher | None = None,
     ) -> Job:
         """The job, which reports its closed epochs.
@@ -54,7 +55,9 @@ class FitCallbacks:
         update = self._shown.enter_context(showing(self._verbose, self._max_iter))
         closed: list[EpochRecord] = []
 
-        def on_epochs(records: Sequence[EpochRecord], params: Callable[[], Trained | None]) -> bool:
+        def on_epochs(
+            records: Sequence[EpochRecord], params: Callable[[], Snapshot | None]
+        ) -> bool:
             def attributes() -> dict[str, Any] | None:
                 found = params()  # None where the fit, which does not wait, is further already
                 return None if found is None else fitted(found, closed)

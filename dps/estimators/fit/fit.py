@@ -47,10 +47,10 @@ from dps.estimators.served.publish import Publisher
 from dps.losses import Loss
 from dps.parameter_server import ParameterServer
 from dps.training.epochs.records import EpochRecord, History
-from dps.training.job import FitResult, Job, Trained
+from dps.training.job import FitResult, Job
 from dps.training.report import report_of
 from dps.training.run.trainer import train
-from dps.training.state import TrainState
+from dps.training.state import Snapshot, TrainState
 
 if TYPE_CHECKING:
     from dps.cluster.base import Cluster
@@ -118,8 +118,8 @@ def _store(survey: Survey, job: Job, result: FitResult) -> None:
     estimator = survey.estimator
     for name, value in _fitted(survey, job, result.reported, result.history).items():
         setattr(estimator, name, value)
-    model, values = estimator._restore_columns(survey, job, result.kept.values)
-    result = replace(result, kept=result.kept._replace(values=values))
+    model, kept = estimator._restore_columns(survey, job, result.kept)
+    result = replace(result, kept=kept)
     estimator.plan_ = result.plan
     estimator._carry = TrainState.after(survey.start, job, model, result)
     estimator.fit_report_ = report_of(type(estimator).__name__, job, result)
@@ -265,7 +265,7 @@ def _warn_unless_converged(result: FitResult, tol: float | None, max_iter: int) 
 
 
 def _fitted(
-    survey: Survey, job: Job, trained: Trained, history: Sequence[EpochRecord]
+    survey: Survey, job: Job, trained: Snapshot, history: Sequence[EpochRecord]
 ) -> dict[str, Any]:
     """The attributes of a fit that ended with such parameters, after such epochs.
 
@@ -278,10 +278,11 @@ def _fitted(
     if survey.start is None and not estimator._is_own:
         standards = survey.summary.standards if encoding is None else None
         found["_means"] = None if standards is None else standards[0]
-    model, (params,) = estimator._restore_columns(survey, job, trained.params[None])
+    model, trained = estimator._restore_columns(survey, job, trained)
     # A table goes on with room for more rows.
-    carry = TrainState(params, model, ids=trained.ids if model.layout.table is not None else None)
-    model, params = _restored(survey, job, trained)
+    ids = trained.ids if model.layout.table is not None else None
+    carry = TrainState(trained.params, model, ids=ids)
+    model, params = _compact(model, trained)
     last = history[-1]
     monitored = "validation_loss" if job.stopping.validate else "loss"
     losses = [getattr(epoch, monitored) for epoch in history]
@@ -296,12 +297,16 @@ def _fitted(
     }
 
 
-def _restored(survey: Survey, job: Job, trained: Trained) -> tuple[Any, NDArray[np.floating]]:
+def _restored(survey: Survey, job: Job, trained: Snapshot) -> tuple[Any, NDArray[np.floating]]:
     """The model of all data, and its parameters."""
-    model, (params,) = survey.estimator._restore_columns(survey, job, trained.params[None])
+    return _compact(*survey.estimator._restore_columns(survey, job, trained))
+
+
+def _compact(model: Any, trained: Snapshot) -> tuple[Any, NDArray[np.floating]]:
+    """A model, and its parameters; of a table with the rows alone that there are."""
     if model.layout.table is not None:
-        model, params = model.compact(params, trained.ids)
-    return model, params
+        return model.compact(trained.params, trained.ids)
+    return model, trained.params
 
 
 def _describe(

@@ -169,7 +169,7 @@ class Resumption:
         for kept in filter(None, (found.last, found.best, interim)):
             try:
                 check(
-                    params=kept.values[0], model=job.model, state=kept.values[1:],
+                    params=kept.params, model=job.model, state=kept.state,
                     optimizer=optimizer, version=kept.version, epochs=len(found.history),
                     ids=None if table is None else kept.ids,
                 )  # fmt: skip
@@ -178,7 +178,7 @@ class Resumption:
                     f"{self._directory} has other parameters than this model: {error}. {_REMEDY}"
                 ) from error
         if found.history and found.history[-1].full_batch:  # whose snapshot has no state
-            optimizer.initialize(found.last.values[1:])
+            optimizer.initialize(found.last.state)
         return Position(found.last, found.history, found.best, found.interim)
 
     @property

@@ -31,7 +31,8 @@ from numpy.typing import NDArray
 from dps.errors import DPSError
 from dps.parameter_server import ParameterServer
 from dps.training.epochs.records import EpochRecord
-from dps.training.job import Job, Trained
+from dps.training.job import Job
+from dps.training.state import Snapshot
 
 if TYPE_CHECKING:
     from dps.estimators.base.estimator import DistributedEstimator
@@ -77,8 +78,8 @@ class Publisher:
         server: ParameterServer,
         estimator: DistributedEstimator,
         job: Job,
-        restored: Callable[[Trained], tuple[Any, NDArray[np.floating]]],
-        fitted: Callable[[Trained, Sequence[EpochRecord]], dict[str, Any]],
+        restored: Callable[[Snapshot], tuple[Any, NDArray[np.floating]]],
+        fitted: Callable[[Snapshot, Sequence[EpochRecord]], dict[str, Any]],
     ) -> None:
         self._server, self._estimator = server, estimator
         self._restored, self._fitted = restored, fitted
@@ -87,7 +88,7 @@ class Publisher:
                 "server= is not possible for a model with a table, whose rows are made as they are "
                 "touched: leave max_embeddings=None"
             )
-        start = Trained(job.position.params, np.empty((2, 0), np.int64))
+        start = Snapshot(job.position.params[None], 0, np.empty((2, 0), np.int64))
         tensors = estimator._tensors(*restored(start))
         self._prepare({**tensors, TRAINING: np.zeros((1, 4))})
         self._row = row_of(server)
@@ -114,7 +115,9 @@ class Publisher:
         if missing:
             server.create(missing)
 
-    def epochs(self, records: Sequence[EpochRecord], trained: Callable[[], Trained | None]) -> None:
+    def epochs(
+        self, records: Sequence[EpochRecord], trained: Callable[[], Snapshot | None]
+    ) -> None:
         """Write the model after the last of the closed epochs, in a thread of its own.
 
         An epoch is skipped if the fit is further, or the last write took long. The caller watches
@@ -131,7 +134,7 @@ class Publisher:
         )
         self._thread.start()
 
-    def end(self, trained: Trained) -> None:
+    def end(self, trained: Snapshot) -> None:
         """Write the fitted model, and what the fitted estimator is."""
         if self._thread is not None:
             self._thread.join()  # its calls have deadlines
@@ -139,7 +142,7 @@ class Publisher:
             self._write(trained, self._estimator, describe=True)
         self._warn()
 
-    def _write_beside(self, trained: Trained, estimator: DistributedEstimator) -> None:
+    def _write_beside(self, trained: Snapshot, estimator: DistributedEstimator) -> None:
         began = time.monotonic()
         try:
             self._write(trained, estimator, describe=not self._described)
@@ -149,7 +152,7 @@ class Publisher:
         now = time.monotonic()
         self._next = now + _REST * (now - began)
 
-    def _write(self, trained: Trained, estimator: DistributedEstimator, describe: bool) -> None:
+    def _write(self, trained: Snapshot, estimator: DistributedEstimator, describe: bool) -> None:
         """Write a snapshot, and where wanted a note of what the estimator is."""
         from dps.estimators.files.save import packed
 

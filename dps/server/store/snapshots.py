@@ -49,6 +49,16 @@ class Snapshot(NamedTuple):
     ids: NDArray[np.int64]
     rest: int = 0  # where the next part begins; 0: there is none
 
+    @property
+    def params(self) -> NDArray[np.floating]:
+        """The parameters."""
+        return self.values[0]
+
+    @property
+    def state(self) -> NDArray[np.floating]:
+        """The optimizer's state, (state_rows, n)."""
+        return self.values[1:]
+
     def split(self, width: int) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
         """Values of the rows of a table, of `width` elements each, and of what is behind it."""
         n = self.ids.shape[1] * width

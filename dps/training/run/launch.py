@@ -179,7 +179,7 @@ class Launch:
         ]  # fmt: skip
         rows: list[Snapshot | None] = [None] * len(stores)
         begun = job.position.kept if self.begun is None else self.begun.kept
-        params, state, where = begun.values[0], begun.values[1:], self.placement
+        params, state, where = begun.params, begun.state, self.placement
         if (table := layout.table) is not None:
             rows = [*rows_by_shard(begun, table, self.placement)]
             behind = begun.split(table.width)[1]

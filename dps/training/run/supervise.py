@@ -21,8 +21,9 @@ from dps.errors import (
 from dps.server.group.window import PROGRESS
 from dps.server.memory.host import host_id
 from dps.server.shard import ShardStatus
+from dps.server.store.snapshots import Snapshot
 from dps.training.checkpoint.writer import Checkpoints
-from dps.training.job import FitResult, Trained
+from dps.training.job import FitResult
 from dps.training.plan.plan import Plan
 from dps.training.progress import Progress
 from dps.training.replica.activity import RankActivity
@@ -147,7 +148,7 @@ class Watcher:
         on_epochs = self._job.on_epochs
         return bool(records) and on_epochs is not None and on_epochs(records, self._reported)
 
-    def _reported(self) -> Trained | None:
+    def _reported(self) -> Snapshot | None:
         return self.progress.reported(self._running.check)
 
     def _copy(self) -> None:
