@@ -43,6 +43,7 @@ class Progress:
     history: records of all closed epochs.
     copied: the client's copy of the state, newer than where the generation began; None: there is
         none.
+    remote: whether there are shards in other processes, which may die alone.
     asked_to_end: whether a callback has asked for the fit's end while the state was read after a
         loss.
     failure: where the user's code has failed.
@@ -60,6 +61,7 @@ class Progress:
         self.failure: ReplicaError | None = None
         self.copied: Position | None = None
         self.session: Session | None = None
+        self.remote = False
         self._plan: Plan | None = None
         #: What the window says of the last snapshot within an epoch, see `Window.interims`.
         self._interim: NDArray[np.float64] | None = None
@@ -67,6 +69,8 @@ class Progress:
     def serve(self, plan: Plan, session: Session) -> None:
         """Follow the shards of the generation."""
         self._plan, self.session = plan, session
+        # Asked for now: reading after a death replaces the endpoints.
+        self.remote = not any(isinstance(shard.endpoint, Local) for shard in session.shards)
 
     @property
     def closed(self) -> int:
@@ -78,12 +82,6 @@ class Progress:
         """The shards of the generation at work."""
         assert self.session is not None
         return self.session.server
-
-    @property
-    def remote(self) -> bool:
-        """Whether there are shards in other processes, which may die alone."""
-        ends = () if self.session is None else (shard.endpoint for shard in self.session.shards)
-        return self.session is not None and not any(isinstance(end, Local) for end in ends)
 
     def has_shard(self, worker: str | None) -> bool:
         """Whether a shard is on a worker of another process."""
