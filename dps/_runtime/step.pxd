@@ -1,7 +1,6 @@
 from libc.stdint cimport int64_t
 
 from dps._kernels.buffer cimport Buffer
-from dps._kernels.lazy cimport Held, LazyUpdate
 from dps._kernels.rows cimport KeyedRows
 from dps._kernels.typed_ops cimport TypedOps
 from dps._runtime.shared.activity cimport Activity

@@ -230,12 +230,13 @@ cdef class Step:
         if self.host.leads:
             if op == PUSH_KEYS:
                 given = self.host.total
-                self._split(self.host.total_keys, self.host.mean.counts[0])
+                self._split(self.host.key_slots.total_keys, self.host.mean.counts[0])
             elif op != BROADCAST:
                 given = self.host.total
                 for i in range(NOTES):
                     request.notes[i] = self.host.answer.notes[i]
-            status = self._exchange_with_all(op, given, self.host.rows, rate, self.host.params)
+            rows = self.host.slots.all_rows
+            status = self._exchange_with_all(op, given, rows, rate, self.host.params)
             if op == PUSH_KEYS:
                 for number in range(self.n_shards):
                     self.host.take_means(number, <ShardChannel> self._channels[number])
@@ -246,7 +247,7 @@ cdef class Step:
                 if (<ShardChannel> self._channels[number]).far:
                     (<StreamChannel> self._channels[number]).heartbeat()
         if status == RAN and op == PUSH_KEYS:
-            self.host.mean.counts[0] = self.host.total_counts[0]
+            self.host.mean.counts[0] = self.host.key_slots.total_counts[0]
         elif status == RAN:
             self.host._place(self.host.params, taken)
         return status

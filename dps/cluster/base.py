@@ -58,7 +58,7 @@ class Running(ABC):
         """Results of the replicas that have ended, by rank."""
 
     @abstractmethod
-    def leave(self, ranks: Iterable[int]) -> None:
+    def abandon(self, ranks: Iterable[int]) -> None:
         """Do not wait for these when the fit ends: they hang."""
 
     def check(self) -> None:

@@ -214,8 +214,8 @@ class _ReplicaThreads(Running):
         with self._change:
             return dict(self._outcomes)
 
-    def leave(self, ranks: Iterable[int]) -> None:
-        """Do not wait for these, see `Running.leave`."""
+    def abandon(self, ranks: Iterable[int]) -> None:
+        """Do not wait for these, see `Running.abandon`."""
         self._left.update(ranks)
 
     def join(self, seconds: float) -> list[str]:

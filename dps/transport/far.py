@@ -17,7 +17,7 @@ from dps._runtime.channel.stream import StreamChannel
 from dps._runtime.shared.activity import WIDTH, Activity
 from dps._runtime.wire.wire import Wire
 from dps.errors import DPSError, ServerLostError
-from dps.server.group.operations import claim, leave
+from dps.server.group.operations import claim, say_left
 from dps.server.shard import ChannelKind, WindowCard
 from dps.transport.remote import Remote
 from dps.transport.stream import SILENCE
@@ -122,6 +122,6 @@ class FarLink:
             return
         if self._channel is not None and not (self._channel.pending or self._is_lost):
             with suppress(DPSError):
-                self.call(leave)
+                self.call(say_left)
         self._wire.close()
         self._wire = None

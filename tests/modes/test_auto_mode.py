@@ -360,16 +360,16 @@ def test_an_open_epoch_is_begun_again_where_that_costs_less_than_its_rest(
     cluster: Any = SimpleNamespace(hosts=lambda workers: workers)
     made = choosing.Choosing(get_mode("auto"))
     made.begin(launch, session, cluster)
-    assert not made.leaves(0)
+    assert not made.should_end(0)
     counts[:, words.STEPS] = 1
-    assert not made.leaves(0)
+    assert not made.should_end(0)
     counts[:, words.STEPS] = choosing._STEPS
-    assert not made.leaves(0)  # of which one is not among those that are measured
+    assert not made.should_end(0)  # of which one is not among those that are measured
     counts[:, words.STEPS] += 1
     counts[:, words.ROWS], counts[:, words.EPOCH_ROWS] = 900, open_rows // 2
-    assert made.leaves(0) == leaves
+    assert made.should_end(0) == leaves
     counts[:, words.EPOCH_ROWS] = 0
-    assert made.leaves(1)
+    assert made.should_end(1)
 
 
 def test_a_name_that_is_none_is_refused_with_those_there_are() -> None:

@@ -639,7 +639,7 @@ def test_a_fit_looks_whether_further_workers_spare_enough(
     joining = Joining(cluster, planned, rule, row_bytes=128, state_bytes=80)
     joining.plan()
     record = replace(EpochRecord.unknown(1, 1), seconds=seconds)
-    assert joining.leaves([record] * done) == leaves
+    assert joining.should_end([record] * done) == leaves
     assert cluster.wished == wished
 
 
@@ -660,7 +660,7 @@ def test_rows_move_to_idle_workers_after_a_loss_where_that_pays(
     rule = StoppingRule(max_iter=100, tol=None, n_iter_no_change=5, validate=False)
     joining = Joining(cluster, planned, rule, row_bytes=128, state_bytes=80)
     assert set(joining.plan().workers) == {"a", "b"}
-    joining.leaves([replace(EpochRecord.unknown(1, 1), seconds=1.0)])
+    joining.should_end([replace(EpochRecord.unknown(1, 1), seconds=1.0)])
     assert set(joining.plan().workers) == {"a", "b"}  # another one took a dead one's place
     holders[1] = "a"
     assert set(joining.plan().workers) == {"a", "b", "c"}

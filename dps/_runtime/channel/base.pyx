@@ -5,9 +5,8 @@ comes of it; between them a rank begins at its other shards. The same two halves
 on behalf of a rank that is far (service.pyx), where what is given lies in the rank's slot already.
 It must not know models, data, or that there are other shards.
 
-    whole.pyx       whole vectors in mapped memory: the order in which words are written
-    mapped.pyx      the same by keys, and rows of a table
-    host_sum.pyx     sums of the ranks of a host, before one of them sends
+    mapped.pyx      in mapped memory: the order in which words are written
+    host_sum.pyx    sums of the ranks of a host, before one of them sends
     stream.pyx     over a wire
 
 What a push does in mapped memory is its mode's: synchronous.pyx, asynchronous.pyx, ...

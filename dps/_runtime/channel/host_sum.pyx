@@ -30,7 +30,7 @@ cdef class HostReducer(MappedChannel):
         self.answer_stride = window.reductions.strides[0]
         if self.key_width:
             self.mean.n_parts = 1
-            self.mean.keys[0], self.mean.values[0] = self.total_keys, self.total
+            self.mean.keys[0], self.mean.values[0] = self.key_slots.total_keys, self.total
 
     cdef double divisor(self) noexcept nogil:
         return 1
@@ -62,15 +62,19 @@ cdef class HostReducer(MappedChannel):
         return self.finish(NULL)
 
     cdef int _sum_keys(self) except -1 nogil:
-        cdef Py_ssize_t each = self.key_bytes, n = 0, first, count
+        cdef Py_ssize_t each = self.key_bytes, n, first, count
+        cdef int64_t* keys = self.key_slots.total_keys
         cdef int rank
         self._await()
-        self.lay_out(self.merge_keys(self.slots.rows, self.n_ranks))
+        n = self._merge(self.slots.rows, self.n_ranks)
+        self.key_slots.lay_out(self.slice.place, self.slice.start, n, self.total)
+        n = 0
         self.done()
         if self.leads:
             for rank in range(self.n_ranks):  # side by side: nobody else reads them any more
-                first, count = min(self.n_keys, rank * self.slice_keys), self.total_counts[rank]
-                memmove(self.total_keys + n, self.total_keys + first, count * sizeof(int64_t))
+                first = min(self.n_keys, rank * self.key_slots.slice_keys)
+                count = self.key_slots.total_counts[rank]
+                memmove(keys + n, keys + first, count * sizeof(int64_t))
                 memmove(self.total + n * each, self.total + first * each, count * each)
                 n += count
             self.mean.counts[0] = n
@@ -79,14 +83,15 @@ cdef class HostReducer(MappedChannel):
     cdef void take_means(self, int number, ShardChannel channel) noexcept nogil:
         """Lay out the means that a shard has answered with behind those of the shards before."""
         cdef Py_ssize_t each = self.key_bytes, part, count
-        cdef Py_ssize_t n = self.total_counts[0] if number else 0
+        cdef Py_ssize_t n = self.key_slots.total_counts[0] if number else 0
+        cdef int64_t* keys = self.key_slots.total_keys
         for part in range(channel.mean.n_parts):
             count = channel.mean.counts[part]
-            memcpy(self.total_keys + n, channel.mean.keys[part], count * sizeof(int64_t))
+            memcpy(keys + n, channel.mean.keys[part], count * sizeof(int64_t))
             memcpy(self.total + n * each, channel.mean.values[part], count * each)
-            channel._globalise(self.total_keys + n, count)
+            channel._globalise(keys + n, count)
             n += count
-        self.total_counts[0] = n
+        self.key_slots.total_counts[0] = n
 
     cdef int publish(self, int status, const double* notes) noexcept nogil:
         """Let the others have the leader's answer."""

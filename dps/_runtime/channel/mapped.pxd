@@ -1,42 +1,96 @@
 from libc.stdint cimport int64_t
 
-from dps._kernels.buffer cimport Buffer
-from dps._kernels.keys cimport KeyList
-from dps._kernels.lazy cimport Held, LazyUpdate
-from dps._kernels.table cimport Table
-from dps._runtime.channel.whole cimport WholeChannel
+from dps._runtime.shared.activity cimport Activity
+from dps._runtime.channel.base cimport ShardChannel
+from dps._runtime.channel.key_slots cimport KeySlots
+from dps._runtime.keyed cimport KeyedParams
+from dps._runtime.updates cimport BoundUpdate
+from dps._runtime.shared.words cimport Words
+
+# What ranks hand over.
+cdef struct Slots:
+    char* at            # of all ranks
+    Py_ssize_t stride   # in elements
+    Py_ssize_t[2] room  # bytes of the rank's slot, and of its late one, that are there
+    int64_t* rows       # behind each
+    int64_t all_rows    # behind what has been summed
+
+# Vectors that lie somewhere.
+cdef struct Payload:
+    const char* given   # what is handed over, until it is finished; NULL: it has been received
+    const char* result  # what the answer's payload is
+
+# The elements that this rank works on for all.
+cdef struct Slice:
+    int place           # which of the slices it is; -1: none
+    int n               # how many there are
+    Py_ssize_t start
+    Py_ssize_t stop
+
+# Messages of a ring.
+cdef struct Ring:
+    char* at
+    Py_ssize_t stride   # in bytes
+    Py_ssize_t places
+    int64_t* rows
+
+# Elements that are worked on at a time.
+cdef struct Scratch:
+    char* at
+    Py_ssize_t n
 
 
-cdef class MappedChannel(WholeChannel):
-    cdef LazyUpdate lazy
-    cdef object rates
-    cdef int64_t epoch
-    cdef Held held
-    cdef Py_ssize_t slice_keys      # of a slice
-    cdef int64_t* slot_keys         # of all ranks
-    cdef Py_ssize_t key_stride
-    cdef int64_t* slot_counts       # (n_ranks, n_ranks)
-    cdef int64_t* total_keys
-    cdef int64_t* total_counts
-    cdef Table table
-    cdef int64_t lasting            # updates that a row of it stays untouched
-    cdef Buffer found               # rows of the picks, in the table
-    cdef KeyList merged
-    cdef Buffer sums                # at the merged keys
+cdef class MappedChannel(ShardChannel):
+    cdef object window
+    cdef int rank
+    cdef int shard              # its row of the account
+    cdef Words words
+    cdef Words store_words      # the words of the shard's store
+    cdef char* params
+    cdef char* state            # rows of `size`
+    cdef Slots slots
+    cdef Slice slice
+    cdef Ring ring
+    cdef Scratch scratch
+    cdef char* total
+    cdef double[:, :, ::1] notes    # (2, n_ranks, NOTES) of the window
+    cdef BoundUpdate update
+    cdef Payload payload
+    cdef double tick
+    cdef object slow_wait       # called where a wait is long
+    cdef Activity activity
+    cdef KeyedParams keyed          # None where replicas hold the parameters
+    cdef KeySlots key_slots            # None where nothing goes by keys
 
-    cdef Py_ssize_t merge_keys(self, const int64_t* rows, int n_slots) except -1 nogil
-    cdef Py_ssize_t find_rows(self) except -1 nogil
-    cdef Py_ssize_t make_rows(
-        self, int64_t* keys, char* values, Py_ssize_t n, int64_t now
-    ) except -1 nogil
-    cdef bint flush_keys(self, Py_ssize_t start, Py_ssize_t stop, int64_t now) noexcept nogil
-    cdef bint _flush(self, Py_ssize_t start, Py_ssize_t stop, int64_t now) noexcept nogil
-    cdef void expire_rows(self, Py_ssize_t first, Py_ssize_t last) noexcept nogil
-    cdef void lay_out(self, Py_ssize_t n) noexcept nogil
+    cdef char* own_slot(self) noexcept nogil
+    cdef int wait(self, int field, int word, int64_t value) except -1 nogil
+    cdef const char* _own(self) noexcept nogil
+    cdef int reserve(self, bint late, Py_ssize_t nbytes) except -1 nogil
+    cdef bint by_keys(self) noexcept nogil
+    cdef void count(self, Py_ssize_t nbytes) noexcept nogil
+    cdef int fill(self, int n_cuts) except -1 nogil
+    cdef int _fill_keys(self, char* slot, int n_cuts) except -1 nogil
+    cdef Py_ssize_t given_size(self) noexcept nogil
+    cdef int64_t _await(self) except -1 nogil
+    cdef double divisor(self) noexcept nogil
+    cdef int use(self, Py_ssize_t first, Py_ssize_t last) except -1 nogil
+    cdef bint _to_total(self, Py_ssize_t first, Py_ssize_t last) noexcept nogil
+    cdef int done(self) except -1 nogil
+    cdef bint reduce(self, const int64_t* rows, int n_slots) except -1 nogil
+    cdef bint _reduce_whole(self, const int64_t* rows, int n_slots) except -1 nogil
+    cdef int reduce_slice(self) except -1 nogil
+    cdef int pull(self, char* taken) except -1 nogil
+    cdef int push(self) except -1 nogil
+    cdef int arrive(self) except -1 nogil
+    cdef int pushed(self, char* taken) except -1 nogil
+    cdef int has_come(self, int place, int64_t rows, int64_t sequence) noexcept nogil
+    cdef int give(self, const char* part, char* taken) noexcept nogil
+    cdef int _finish_mean(self, char* taken) except -1 nogil
+    cdef int _finish_broadcast(self, char* taken) except -1 nogil
+    cdef int answer_with(self, const char* result, Py_ssize_t n) noexcept nogil
+    cdef Py_ssize_t _merge(self, const int64_t* rows, int n_slots) except -1 nogil
     cdef int use_keys(self, Py_ssize_t n) except -1 nogil
-    cdef bint apply_keys(
-        self, int64_t* keys, char* mean, Py_ssize_t n, int64_t step
-    ) except -1 nogil
+    cdef bint takes_ids(self) noexcept nogil
     cdef int begin_epoch(self) except -1 nogil
     cdef tuple rates_of_epoch(self)
     cdef const char* values_of_picks(self) except? NULL nogil

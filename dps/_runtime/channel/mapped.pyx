@@ -1,246 +1,434 @@
-"""Vectors by keys, and rows of a table, in a window that a rank has mapped.
+"""A window that a rank has mapped: whole vectors, or values at keys.
 
-A slot then has keys and their values, cut by the slices of all ranks: each rank merges what falls
-into its own, as it sums its slice of whole vectors. What a batch does not touch follows lazily
-(``_kernels/lazy.pyx``).
+Owns the order in which the words of a window are written while ranks hand gradients over; which
+rank waits for which in a push is its mode's.
+
+Exchange: two barriers. A rank fills its slot, then ARRIVED. When all have arrived it sums its slice
+of all slots in rank order and uses the mean, then DONE. When all are done every slice has been
+used. Nobody writes a slot before DONE of all, nor uses a slice before ARRIVED of all. A crash
+before ARRIVED, or between ARRIVED and DONE, leaves the others waiting at their barrier until the
+fit is stopped; what was written by then is half a step, and only the snapshot of the last closed
+epoch counts.
+
+MEAN is an exchange whose mean goes to TOTAL, where it stays until every rank has arrived with what
+comes next. Its notes have two sets of places: a rank writes those of k + 2 only after DONE of all
+at k + 1, and nobody has arrived there who had not read those of k.
+
+BROADCAST: the others have nothing to do, so they are DONE as soon as they have ARRIVED, which says
+that they have read what stood there before. Rank 0 waits for that, writes TOTAL, and then is DONE:
+for the others it is one barrier. A crash of rank 0 in between leaves them waiting.
+
+By keys a slot has keys and their values (`KeySlots`): each rank merges what falls into its slice,
+as it sums its slice of whole vectors. `KeyedParams` reads and updates the parameters.
 """
 from libc.stdint cimport int64_t
 from libc.string cimport memcpy
 
 import numpy as np
 
-from dps._kernels.buffer cimport Buffer
-from dps._kernels.keys cimport KeyList, need, next_batch
-from dps._kernels.lazy cimport apply, flush, gather
-from dps._kernels.table cimport NOT_YET, NOWHERE, TableRows, draw, expire, find, make
-from dps._runtime.shared.activity cimport Activity
-from dps._runtime.wire.message cimport BAD_GRADIENT, RAN
-from dps._runtime.channel.whole cimport WholeChannel
+from dps._kernels.reduce cimport BLOCK
+from dps._runtime.shared.activity cimport PUSH as PUSHING, Activity
+from dps._runtime.channel.base cimport ShardChannel
+from dps._runtime.channel.key_slots cimport KeySlots
+from dps._runtime.wire.message cimport (
+    BAD_GRADIENT, BAD_UPDATE, BROADCAST, MEAN, NOTES, PULL, PULL_KEYS, PUSH, PUSH_KEYS, RAN, STOPPED
+)
+from dps._runtime.shared.words cimport (
+    Header, R_ARRIVED, R_BEAT, R_DONE, R_RING, R_ROWS, S_VERSION, W_STOP, is_ready, load,
+    rank_load, rank_store, store, wait_for
+)
+from dps._runtime.keyed cimport KeyedParams
 
+from dps._runtime.updates import bind
 from dps.errors import TableFullError
 
 
-cdef class MappedChannel(WholeChannel):
-    """A channel in the memory of the shard's window; parameters as of `WholeChannel`."""
+cdef class MappedChannel(ShardChannel):
+    """A channel in the memory of the shard's window.
+
+    shard: which row of the account its shard has.
+    first: where the shard's elements begin in the whole vector.
+    slow_wait: ``slow_wait(field, word, value)`` goes on with a wait that has taken `tick` seconds:
+        it knows deadlines and owners.
+    activity: where waits, pushes and their bytes are counted.
+    """
 
     def __init__(
         self, window, int rank, int shard, first, slow_wait, double tick, Activity activity
     ):
-        WholeChannel.__init__(self, window, rank, shard, first, slow_wait, tick, activity)
+        spec, kept = window.spec, window.store
+        width = kept.spec.key_width
+        ShardChannel.__init__(self, spec.dtype, spec.size, spec.n_ranks, first, width)
+        dtype = np.dtype(spec.dtype)
+        self.window = window
+        self.slots.room[0] = self.slots.room[1] = 0
+        self.words = (<Header?> window.words).words
+        self.store_words = (<Header?> kept.words).words
+        self.rank = rank
+        self.slice.place, self.slice.n = window.place(rank), len(spec.active)
+        self.shard = shard
+        self.slow_wait = slow_wait
+        self.tick = tick
+        self.activity = activity
+        self.params = self.keep(kept.params)
+        self.state = self.keep(kept.state)
+        self.slots.at = self.keep(window.slots)
+        self.slots.stride = window.slots.shape[1]
+        self.total = self.keep(window.total)
+        self.notes = window.notes
+        self.slice.start, self.slice.stop = window.slice(rank)
+        if kept.update is not None:
+            self.update = bind(kept.update, dtype, self.size, self._arrays)
+        self.scratch.n = BLOCK
+        if self.update is not None:
+            width = self.slice.stop - self.slice.start
+            self.scratch.n = max(self.scratch.n, min(self.update.most, width))
+        self.scratch.at = self.keep(np.empty(self.scratch.n, dtype))
+        self.slots.rows = <int64_t*> self.keep(np.zeros(self.n_ranks, np.int64))
+        self.ring.at = self.keep(window.ring)
+        self.ring.rows = <int64_t*> self.keep(window.ring_rows)
+        self.ring.stride, self.ring.places = window.ring.strides[0], len(window.ring)
         if self.key_width:
             self._bind_keys(window)
 
     def _bind_keys(self, window):
-        self.epoch = -1
-        self.slice_keys = window.slice_width // self.key_width
-        self.key_stride = window.keys.shape[1]
-        self.held.size, self.held.width = self.size, self.key_width
-        self.held.params = self.params
-        self.held.state = self.state
-        self.held.since = <int64_t*> self.keep(window.store.since)
-        self.slot_keys = <int64_t*> self.keep(window.keys)
-        self.slot_counts = <int64_t*> self.keep(window.key_counts)
-        self.total_keys = <int64_t*> self.keep(window.total_keys)
-        self.total_counts = <int64_t*> self.keep(window.total_counts)
-        self.merged, self.sums, self.found = KeyList(window.store.n_keys), Buffer(), Buffer()
-        if window.store.table is not None:
-            self.table = (<TableRows?> window.store.table).table
-            self.lasting = window.store.spec.arena.table.expire * window.store.update.rates.updates
-        if window.store.update is not None:
-            self.rates = window.store.update.rates
-            self.lazy = window.store.update.lazily(window.spec.dtype)
+        self.key_slots = KeySlots(window)
+        kept = window.store
+        if kept.update is not None:
+            arena = kept.spec.arena
+            self.keyed = KeyedParams(
+                kept.update, kept.params, kept.state, kept.since, kept.table,
+                0 if arena is None else arena.table.expire,
+            )
         parts = np.zeros((3, self.n_ranks), np.int64)
         self.mean.keys = <const int64_t**> self.keep(parts)
         self.mean.values = <const char**> (self.mean.keys + self.n_ranks)
         self.mean.counts = <int64_t*> (self.mean.values + self.n_ranks)
 
+    cdef int begin(self, const char* given) except -1 nogil:
+        cdef int64_t op = self.request.op
+        cdef int i
+        self.payload.given = given
+        if op == PUSH or op == PUSH_KEYS:
+            return self.push()
+        if op == MEAN:
+            for i in range(NOTES):
+                self.notes[self.request.sequence % 2, self.rank, i] = self.request.notes[i]
+            return self.arrive()
+        if op == BROADCAST:
+            rank_store(&self.words, self.rank, R_ARRIVED, self.request.sequence)
+        return RAN
+
+    cdef int finish(self, char* taken) except -1 nogil:
+        cdef int64_t op = self.request.op
+        self.answer.n_keys = 0
+        if op == PUSH or op == PUSH_KEYS:
+            return self.pushed(taken)
+        if op == PULL or op == PULL_KEYS:
+            return self.pull(taken)
+        if op == MEAN:
+            return self._finish_mean(taken)
+        return self._finish_broadcast(taken)
+
+    cdef bint by_keys(self) noexcept nogil:
+        """Whether the request is of values at keys, and not of a whole vector."""
+        return self.request.op == PUSH_KEYS or self.request.op == PULL_KEYS
+
+    cdef int put(
+        self, int place, const char* values, Py_ssize_t n, int64_t rows, int64_t sequence
+    ) except -1 nogil:
+        memcpy(self.ring.at + place * self.ring.stride, values, n * self.numbers.itemsize)
+        return self.has_come(place, rows, sequence)
+
+    cdef int heartbeat(self) except -1 nogil:
+        rank_store(
+            &self.words, self.rank, R_BEAT, rank_load(&self.words, self.rank, R_BEAT) + 1
+        )
+        return 0
+
+    cdef int has_come(self, int place, int64_t rows, int64_t sequence) noexcept nogil:
+        """A message of a ring lies in its place."""
+        self.ring.rows[place] = rows
+        rank_store(&self.words, self.rank, R_RING, sequence)
+        return RAN
+
+    cdef int give(self, const char* part, char* taken) noexcept nogil:
+        """Put a vector where it is wanted: in the whole one, or on a wire.
+
+        What goes by keys is asked for with the next batch's keys.
+        """
+        if self.by_keys():
+            return self.answer_with(NULL, 0)
+        if taken is NULL:
+            return self.answer_with(part, self.size * self.numbers.itemsize)
+        self._place(part, taken)
+        return RAN
+
+    cdef int answer_with(self, const char* result, Py_ssize_t n) noexcept nogil:
+        """The answer's payload is n bytes that lie somewhere."""
+        self.payload.result = result
+        self.answer.nbytes = n
+        return RAN
+
+    cdef int wait(self, int field, int word, int64_t value) except -1 nogil:
+        """Wait for a field of every rank, or for a word where the field is -1."""
+        cdef int64_t known, began
+        if is_ready(&self.words, field, word, value):  # who comes last reads no clock
+            return 0
+        known, began = self.activity.waited_so_far(), self.activity.wait_begins()
+        if wait_for(&self.words, field, word, value, self.tick) != 0:
+            with gil:
+                self.slow_wait(field, word, value)
+        self.activity.wait_ends(began, known)
+        return 0
+
+    cdef char* own_slot(self) noexcept nogil:
+        """Where the rank's slot begins."""
+        return self.slots.at + self.rank * self.slots.stride * self.numbers.itemsize
+
     cdef const char* _own(self) noexcept nogil:
-        return NULL if self.by_keys() else WholeChannel._own(self)
+        """The whole vector that is given, where this rank is the only one and needs no slot."""
+        if self.n_ranks == 1 and self.payload.given is not NULL and not self.by_keys():
+            return self.payload.given + self.first * self.numbers.itemsize
+        return NULL
+
+    cdef int reserve(self, bint late, Py_ssize_t nbytes) except -1 nogil:
+        """See that so many bytes of values, and their keys, may be written in a slot."""
+        if nbytes > self.slots.room[late]:
+            with gil:
+                self.slots.room[late] = self.window.grow(self.rank + late * self.n_ranks, nbytes)
+        return 0
+
+    cdef void count(self, Py_ssize_t nbytes) noexcept nogil:
+        """Count a push; what is summed on a host is none yet."""
+        if self.shard >= 0:
+            self.activity.push(self.shard, nbytes)
+
+    # A payload is a whole vector, or values at keys. A mode fills a slot, sums slots, and gives an
+    # answer, whatever it is.
 
     cdef Py_ssize_t given_size(self) noexcept nogil:
+        """Elements that the rank hands over."""
         return self.picks.n * self.key_width if self.by_keys() else self.size
+
+    cdef int fill(self, int n_cuts) except -1 nogil:
+        """Have what is given in the rank's slot, if it is finite; by keys in so many slices."""
+        cdef char* slot = self.own_slot()
+        cdef bint finite
+        if self.by_keys():
+            return self._fill_keys(slot, n_cuts)
+        self.reserve(False, self.size * self.numbers.itemsize)
+        self.count(self.size * self.numbers.itemsize)
+        if self.payload.given is NULL:  # it has been received there
+            finite = self.numbers.is_finite(slot, self.size)
+        else:
+            finite = self.numbers.copy_checked(
+                slot, self.payload.given + self.first * self.numbers.itemsize, self.size
+            )
+        return RAN if finite else BAD_GRADIENT
+
+    cdef int _fill_keys(self, char* slot, int n_cuts) except -1 nogil:
+        cdef const char* values = self.values_of_picks()
+        cdef bint finite
+        if self.picks.n > self.key_slots.stride:
+            with gil:
+                raise TableFullError(
+                    f"a batch touches {self.picks.n} rows of a shard's part of a table, which has "
+                    f"room for {self.keyed.table.n_rows}: raise max_embeddings, or make batches "
+                    "smaller"
+                )
+        self.reserve(False, self.picks.n * self.key_bytes)
+        self.count(self.picks.n * (self.key_bytes + 8))
+        finite = self.key_slots.fill(
+            self.rank, &self.picks, values, n_cuts, slot,
+            0 if self.keyed is None else self.keyed.table.n_homes,
+        )
+        return RAN if finite else BAD_GRADIENT
+
+    cdef int push(self) except -1 nogil:
+        """Hand a gradient over, as the mode has it: here the first half of an exchange."""
+        return self.arrive()
+
+    cdef int arrive(self) except -1 nogil:
+        """The first half of an exchange."""
+        cdef const char* own = self._own()
+        cdef int status
+        if load(&self.words, W_STOP) != 0:
+            return STOPPED
+        if own is NULL:
+            status = self.fill(self.n_ranks)
+        else:
+            status = RAN if self.numbers.is_finite(own, self.size) else BAD_GRADIENT
+            self.count(self.size * self.numbers.itemsize)
+        if status != RAN:
+            return status
+        rank_store(&self.words, self.rank, R_ROWS, self.request.rows)
+        rank_store(&self.words, self.rank, R_ARRIVED, self.request.sequence)
+        return RAN
+
+    cdef int64_t _await(self) except -1 nogil:
+        """Wait for what all ranks give; the rows behind it."""
+        cdef int64_t total = 0
+        cdef int rank
+        self.wait(R_ARRIVED, 0, self.request.sequence)
+        for rank in range(self.n_ranks):
+            self.slots.rows[rank] = rank_load(&self.words, rank, R_ROWS)
+            total += self.slots.rows[rank]
+        self.slots.all_rows = total
+        return total
+
+    cdef double divisor(self) noexcept nogil:
+        """What a sum is divided by."""
+        return <double> self.slots.all_rows
+
+    cdef bint reduce(self, const int64_t* rows, int n_slots) except -1 nogil:
+        """Sum this rank's slice of the slots that have rows, and use it; is all finite?"""
+        if self.by_keys():
+            self.begin_epoch()
+            return self.use_keys(self._merge(rows, n_slots))
+        return self._reduce_whole(rows, n_slots)
+
+    cdef bint _reduce_whole(self, const int64_t* rows, int n_slots) except -1 nogil:
+        cdef const char* slots = self._own()
+        cdef Py_ssize_t first = self.slice.start, last, itemsize = self.numbers.itemsize
+        cdef bint good = True
+        if slots is NULL:
+            slots = self.slots.at
+        while first < self.slice.stop:  # what has become of the gradients stays in cache
+            last = min(first + self.scratch.n, self.slice.stop)
+            self.numbers.sum_slots(
+                slots + first * itemsize, self.slots.stride, rows, n_slots, self.scratch.at,
+                last - first, self.divisor(),
+            )
+            if self.request.op == MEAN:
+                good &= self._to_total(first, last)
+            else:
+                good &= self.use(first, last)
+            first = last
+        return good
+
+    cdef int reduce_slice(self) except -1 nogil:
+        """The second half of an exchange: work on this rank's slice, then wait for all."""
+        self._await()
+        if not self.reduce(self.slots.rows, self.n_ranks):
+            return BAD_UPDATE
+        if self.rank == 0 and self.request.op != MEAN:
+            store(&self.store_words, S_VERSION, self.request.step)
+        return self.done()
+
+    cdef int done(self) except -1 nogil:
+        """This rank has nothing left to do: wait until all have."""
+        rank_store(&self.words, self.rank, R_DONE, self.request.sequence)
+        self.wait(R_DONE, 0, self.request.sequence)
+        self.activity.spend(PUSHING, self.shard)
+        return RAN
+
+    cdef int use(self, Py_ssize_t first, Py_ssize_t last) except -1 nogil:
+        """Use elements first .. last of the mean, in scratch; whether all is finite."""
+        return self._to_total(first, last)
+
+    cdef bint _to_total(self, Py_ssize_t first, Py_ssize_t last) noexcept nogil:
+        memcpy(
+            self.total + first * self.numbers.itemsize, self.scratch.at,
+            (last - first) * self.numbers.itemsize,
+        )
+        return True
+
+    cdef int pull(self, char* taken) except -1 nogil:
+        """Take the parameters; nobody writes those at keys before this rank's next push."""
+        if self.by_keys():
+            self.begin_epoch()
+            return self.gather_keys(self.request.step, taken)
+        self.answer.version = load(&self.store_words, S_VERSION)
+        return self.give(self.params, taken)
+
+    cdef int pushed(self, char* taken) except -1 nogil:
+        """Take what comes of it."""
+        cdef int status = self.reduce_slice()
+        return self.give(self.total, taken) if status == RAN else status
+
+    cdef int _finish_mean(self, char* taken) except -1 nogil:
+        cdef int64_t parity = self.request.sequence % 2
+        cdef int rank, i, status = self.reduce_slice()
+        for i in range(NOTES):
+            self.answer.notes[i] = self.notes[parity, 0, i]
+            for rank in range(1, self.n_ranks):
+                self.answer.notes[i] += self.notes[parity, rank, i]
+        return self.give(self.total, taken) if status == RAN else status
+
+    cdef int _finish_broadcast(self, char* taken) except -1 nogil:
+        cdef int64_t parity = self.request.sequence % 2
+        cdef char* slot = self.own_slot()
+        cdef bint finite
+        cdef int i
+        if self.rank == 0:
+            self.wait(R_ARRIVED, 0, self.request.sequence)
+            if self.payload.given is NULL:
+                finite = self.numbers.copy_checked(self.total, slot, self.size)
+            else:
+                finite = self.numbers.copy_checked(
+                    self.total, self.payload.given + self.first * self.numbers.itemsize, self.size
+                )
+            if not finite:
+                return BAD_UPDATE
+            for i in range(NOTES):
+                self.notes[parity, 0, i] = self.request.notes[i]
+        self.done()
+        for i in range(NOTES):
+            self.answer.notes[i] = self.notes[parity, 0, i]
+        return self.give(self.total, taken)
+
+    # By keys.
+
+    cdef bint takes_ids(self) noexcept nogil:
+        """Whether keys may be ids of a table."""
+        return self.keyed is not None and self.keyed.table.n_rows > 0
 
     cdef int begin_epoch(self) except -1 nogil:
         """Have the learning rates of the request's epoch."""
-        if self.request.epoch != self.epoch and self.lazy is not None:
+        if self.keyed is not None and self.request.epoch != self.keyed.epoch:
             with gil:
-                self.lazy.begin(*self.rates_of_epoch())
-        self.epoch = self.request.epoch
+                self.keyed.begin_epoch(self.request.epoch, *self.rates_of_epoch())
         return 0
 
     cdef tuple rates_of_epoch(self):
-        """See `LazyUpdate.begin`."""
-        return self.rates.of_epoch(self.request.epoch)
+        """See `KeyedParams.begin_epoch`."""
+        return self.keyed.rates.of_epoch(self.request.epoch)
 
     cdef int gather_keys(self, int64_t now, char* taken) except -1 nogil:
         """Read the parameters at the keys, brought up to date."""
-        cdef Py_ssize_t nbytes = self.picks.n * self.key_bytes, i, n
-        cdef const int64_t* keys = self.picks.keys
-        cdef const int64_t* new
+        cdef Py_ssize_t nbytes = self.picks.n * self.key_bytes
         cdef char* out = taken
         if taken is NULL or self.picks.at is not NULL:
             out = self.values.fit(nbytes)
-        if self.table.n_rows:
-            n = self.find_rows()
-            keys = <int64_t*> self.found.at
-        gather(&self.lazy.lazy, self.numbers.single, &self.held, keys, self.picks.n, now, out)
-        if self.table.n_rows:
-            new = keys + self.picks.n
-            for i in range(n):
-                draw(&self.table, -1 - self.picks.keys[new[i]], out + new[i] * self.key_bytes)
+        self.keyed.gather(self.picks.keys, self.picks.n, now, out)
         if taken is NULL:
             return self.answer_with(out, nbytes)
         if out != taken:
             self.numbers.scatter(taken, out, self.picks.at, self.picks.n, self.key_width)
         return RAN
 
-    # Rows of a table. An id that has none reads as the row that it would have, and gets it with its
-    # first gradient: where ranks wait for each other from the rank that has charge of its slice,
-    # else from whoever comes first.
-
-    cdef Py_ssize_t find_rows(self) except -1 nogil:
-        """Where the picks lie, in `found`; behind that, the places of those that have no row."""
-        cdef int64_t* rows = <int64_t*> self.found.fit(2 * self.picks.n * sizeof(int64_t))
-        cdef Py_ssize_t i, n = 0
-        for i in range(self.picks.n):
-            rows[i] = self.picks.keys[i]
-            if rows[i] < 0:
-                rows[i] = find(&self.table, -1 - rows[i])
-                if rows[i] == NOWHERE:
-                    rows[i] = 0
-                    rows[self.picks.n + n] = i
-                    n += 1
-        return n
-
-    cdef Py_ssize_t make_rows(
-        self, int64_t* keys, char* values, Py_ssize_t n, int64_t now
-    ) except -1 nogil:
-        """Put rows in place of ids, and leave out those that get none; how many are left."""
-        cdef Py_ssize_t i, left = 0
-        cdef int64_t row
-        if self.table.n_rows == 0:
-            return n
-        for i in range(n):
-            row = keys[i]
-            if row < 0:
-                row = make(&self.table, -1 - row, now)
-                if row == NOT_YET:
-                    continue
-                if row < 0:
-                    with gil:
-                        raise TableFullError(
-                            f"a table's part of {self.table.n_rows} rows has no room for another "
-                            "id near its place: raise max_embeddings to 1.5 times the rows that "
-                            "there will be, or use min_count or expire_after"
-                        )
-            keys[left] = row
-            if left < i:
-                memcpy(values + left * self.key_bytes, values + i * self.key_bytes, self.key_bytes)
-            left += 1
-        return left
-
-    cdef bint flush_keys(self, Py_ssize_t start, Py_ssize_t stop, int64_t now) noexcept nogil:
-        """Bring elements start .. stop up to date, but for rows of a table that are not there."""
-        cdef Py_ssize_t behind = min(stop // self.key_width, self.table.n_rows), first
-        cdef Py_ssize_t last = start // self.key_width
-        cdef bint finite = True
-        while last < behind:
-            first = last
-            while first < behind and self.table.ids[first] <= 0:
-                first += 1
-            last = first
-            while last < behind and self.table.ids[last] > 0:
-                last += 1
-            finite &= self._flush(first * self.key_width, last * self.key_width, now)
-        return self._flush(max(start, self.table.n_rows * self.key_width), stop, now) and finite
-
-    cdef bint _flush(self, Py_ssize_t start, Py_ssize_t stop, int64_t now) noexcept nogil:
-        if start >= stop:
-            return True
-        return flush(&self.lazy.lazy, self.numbers.single, &self.held, start, stop, now)
-
-    cdef void expire_rows(self, Py_ssize_t first, Py_ssize_t last) noexcept nogil:
-        """Give up rows of first .. last, which are whole regions, that have not been touched."""
-        last = min(last, self.table.n_rows)
-        if first < last:
-            expire(&self.table, first, last, self.request.step - self.lasting + 1)
-
     cdef const char* values_of_picks(self) except? NULL nogil:
         """What is given at the picks, side by side."""
-        if self.given is NULL:  # it has been received
+        if self.payload.given is NULL:  # it has been received
             return self.values.at
         if self.picks.at is NULL:
-            return self.given
+            return self.payload.given
         self.values.fit(self.picks.n * self.key_bytes)
-        self.numbers.pick(self.values.at, self.given, self.picks.at, self.picks.n, self.key_width)
+        self.numbers.pick(
+            self.values.at, self.payload.given, self.picks.at, self.picks.n, self.key_width
+        )
         return self.values.at
 
-    cdef int fill(self, int n_cuts) except -1 nogil:
-        cdef const char* values
-        if not self.by_keys():
-            return WholeChannel.fill(self, n_cuts)
-        values = self.values_of_picks()
-        if self.picks.n > self.key_stride:
-            with gil:
-                raise TableFullError(
-                    f"a batch touches {self.picks.n} rows of a shard's part of a table, which has "
-                    f"room for {self.table.n_rows}: raise max_embeddings, or make batches smaller"
-                )
-        self.reserve(False, self.picks.n * self.key_bytes)
-        self.count(self.picks.n * (self.key_bytes + 8))
-        return RAN if self.numbers.deliver(
-            self.picks.keys, self.picks.n, values, self.slice_keys, n_cuts,
-            self.slot_keys + self.rank * self.key_stride,
-            self.own_slot(),
-            self.slot_counts + self.rank * self.n_ranks, self.key_width, self.table.n_homes,
-        ) else BAD_GRADIENT
-
-    cdef int pull(self, char* taken) except -1 nogil:
-        """Nobody writes what is read here before this rank's next push."""
-        if not self.by_keys():
-            return WholeChannel.pull(self, taken)
-        self.begin_epoch()
-        return self.gather_keys(self.request.step, taken)
-
-    cdef bint reduce(self, const int64_t* rows, int n_slots) except -1 nogil:
-        if not self.by_keys():
-            return WholeChannel.reduce(self, rows, n_slots)
-        self.begin_epoch()
-        return self.use_keys(self.merge_keys(rows, n_slots))
-
-    cdef Py_ssize_t merge_keys(self, const int64_t* rows, int n_slots) except -1 nogil:
+    cdef Py_ssize_t _merge(self, const int64_t* rows, int n_slots) except -1 nogil:
         """Sum what slots with rows have in this rank's slice; how many keys there are."""
-        cdef Py_ssize_t most = 0
-        cdef int slot
-        for slot in range(n_slots):
-            if rows[slot]:
-                most += self.slot_counts[slot * self.n_ranks + self.slice.place]
-        next_batch(&self.merged.keys)
-        need(&self.merged.keys, most)
-        return self.numbers.merge(
-            self.slot_keys, self.key_stride, self.slots.at, self.slots.stride, self.slot_counts,
-            rows, n_slots, self.n_ranks, self.slice.place, &self.merged.keys,
-            self.sums.fit(most * self.key_bytes), max(self.divisor(), 1.0), self.key_width,
+        return self.key_slots.merge(
+            self.slots.at, self.slots.stride, rows, n_slots, self.slice.place, self.divisor()
         )
 
-    cdef bint apply_keys(
-        self, int64_t* keys, char* mean, Py_ssize_t n, int64_t step
-    ) except -1 nogil:
-        """Apply a mean gradient at n keys, which may be moved, as update ``step``; is it finite?"""
-        n = self.make_rows(keys, mean, n, step)
-        return apply(&self.lazy.lazy, self.numbers.single, &self.held, keys, n, step, mean)
-
-    cdef void lay_out(self, Py_ssize_t n) noexcept nogil:
-        """Put the n keys and values of this rank's slice where all ranks read them."""
-        cdef Py_ssize_t first = self.slice.start // self.key_width
-        memcpy(self.total_keys + first, self.merged.keys.list, n * sizeof(int64_t))
-        memcpy(self.total + first * self.key_bytes, self.sums.at, n * self.key_bytes)
-        self.total_counts[self.slice.place] = n
-
-    cdef int give(self, const char* part, char* taken) noexcept nogil:
-        if self.by_keys():  # they are asked for with the next batch's keys
-            return self.answer_with(NULL, 0)
-        return WholeChannel.give(self, part, taken)
+    cdef int use_keys(self, Py_ssize_t n) except -1 nogil:
+        """Use the n keys and means of this rank's slice; whether all is finite."""
+        return True
 
     def finish_steps(self, int64_t clock):
         """The rank takes no more steps in this epoch; `clock` are those up to its end."""
@@ -250,8 +438,4 @@ cdef class MappedChannel(WholeChannel):
 
         In synchronous modes nothing is left: the last step of an epoch has applied it.
         """
-        return True
-
-    cdef int use_keys(self, Py_ssize_t n) except -1 nogil:
-        """Use the n keys and means of this rank's slice; whether all is finite."""
         return True

@@ -27,7 +27,6 @@ taken of that.
 from libc.stdint cimport int64_t
 from libc.string cimport memcpy
 
-from dps._kernels.lazy cimport apply
 from dps._runtime.modes.asynchronous cimport AsynchronousChannel, AsynchronousStep
 from dps._runtime.channel.base cimport ShardChannel
 from dps._runtime.wire.message cimport BAD_UPDATE, RAN
@@ -100,19 +99,18 @@ cdef class GatheringChannel(AsynchronousChannel):
         cdef double rows = self.gathered[ROWS]
         cdef Py_ssize_t n = <Py_ssize_t> self.gathered[KEYS], i
         cdef Py_ssize_t each = self.key_bytes
+        cdef int64_t* keys = NULL
+        cdef char* sums = NULL
         self.gathered[GRADIENTS] = self.gathered[ROWS] = self.gathered[KEYS] = 0
         if not self.key_width:
             self.numbers.divide(self.total, rows, self.size)
             return self.apply_whole(self.total, version)
-        self.sums.fit(n * each)
+        keys, sums = self.key_slots.total_keys, self.key_slots.sums.fit(n * each)
         for i in range(n):
-            self.marks[self.total_keys[i]] = 0
-            memcpy(self.sums.at + i * each, self.total + self.total_keys[i] * each, each)
-        self.numbers.divide(self.sums.at, rows, n * self.key_width)
-        return apply(
-            &self.lazy.lazy, self.numbers.single, &self.held, self.total_keys, n, version,
-            self.sums.at,
-        )
+            self.marks[keys[i]] = 0
+            memcpy(sums + i * each, self.total + keys[i] * each, each)
+        self.numbers.divide(sums, rows, n * self.key_width)
+        return self.keyed.apply(keys, sums, n, version)
 
     cdef int push(self) except -1 nogil:
         cdef int status = self.fill(1)
@@ -126,11 +124,13 @@ cdef class GatheringChannel(AsynchronousChannel):
 
     cdef int _gather(self) except -1 nogil:
         """Add what is in the rank's slot."""
-        cdef int64_t* keys = self.slot_keys + self.rank * self.key_stride
         cdef char* slot = self.own_slot()
+        cdef int64_t* keys
         if self.by_keys():
+            keys = self.key_slots.of_rank(self.rank)
             self._add_keys(
-                keys, slot, self.make_rows(keys, slot, self.picks.n, self.answer.before + 1)
+                keys, slot,
+                self.keyed.make_rows(keys, slot, self.picks.n, self.answer.before + 1),
             )
         elif self.gathered[GRADIENTS] == 0:
             memcpy(self.total, slot, self.size * self.numbers.itemsize)
@@ -139,8 +139,8 @@ cdef class GatheringChannel(AsynchronousChannel):
         return 0
 
     cdef tuple rates_of_epoch(self):
-        return self.rates.from_last_flush(
-            int(self.gathered[CLOSED]), int(self.gathered[VERSION]) or self.rates.version
+        return self.keyed.rates.from_last_flush(
+            int(self.gathered[CLOSED]), int(self.gathered[VERSION]) or self.keyed.rates.version
         )
 
     cdef void _add_keys(self, int64_t* keys, const char* values, Py_ssize_t n) noexcept nogil:
@@ -152,7 +152,7 @@ cdef class GatheringChannel(AsynchronousChannel):
                 self.numbers.add(place, values + i * self.key_bytes, self.key_width)
             else:
                 self.marks[keys[i]] = 1
-                self.total_keys[known] = keys[i]
+                self.key_slots.total_keys[known] = keys[i]
                 known += 1
                 memcpy(place, values + i * self.key_bytes, self.key_bytes)
         self.gathered[KEYS] = <double> known
@@ -161,7 +161,7 @@ cdef class GatheringChannel(AsynchronousChannel):
         """See `MappedChannel.flush`; what has been gathered comes first."""
         cdef bint finite = True
         self.request.epoch = epoch
-        if self.lazy is not None:
+        if self.keyed is not None:
             self.begin_epoch()
         if self.gathered[GRADIENTS]:
             self.request.rate = self.gathered[RATE]

@@ -1,9 +1,9 @@
 from libc.stdint cimport int64_t
 
 from dps._kernels.buffer cimport Buffer
-from dps._kernels.lazy cimport Held, LazyUpdate
 from dps._runtime.channel.base cimport ShardChannel
 from dps._runtime.channel.mapped cimport MappedChannel
+from dps._runtime.keyed cimport KeyedParams
 from dps._runtime.step cimport Step
 from dps._runtime.updates cimport BoundUpdate
 
@@ -16,8 +16,7 @@ cdef class AllReduceStep(Step):
     cdef BoundUpdate update
     cdef char* state
     cdef char* means
-    cdef LazyUpdate lazy
-    cdef Held held
+    cdef KeyedParams keyed          # None where steps do not go by keys
     cdef Buffer renumbered
 
     cdef int _apply_keys(self) except -1 nogil

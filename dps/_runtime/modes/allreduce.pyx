@@ -1,7 +1,7 @@
 """Allreduce: every rank holds the parameters and applies the same mean gradient.
 
 The shards lend slots and hold no parameters. The mean is the one that sync applies, computed by the
-same lines (whole.pyx), but it goes to TOTAL, and each rank applies all of it to its own copy:
+same lines (mapped.pyx), but it goes to TOTAL, and each rank applies all of it to its own copy:
 all ranks hold the same bits, and they are those of sync.
 """
 from libc.stdint cimport int64_t
@@ -10,10 +10,10 @@ from libc.string cimport memcpy
 import numpy as np
 
 from dps._kernels.buffer cimport Buffer
-from dps._kernels.lazy cimport apply, flush, gather
 from dps._runtime.channel.base cimport ShardChannel, Sparse
 from dps._runtime.channel.mapped cimport MappedChannel
 from dps._runtime.wire.message cimport BAD_UPDATE, PUSH_KEYS, RAN, Request
+from dps._runtime.keyed cimport KeyedParams
 from dps._runtime.step cimport Step
 
 from dps._runtime.updates import bind
@@ -23,7 +23,7 @@ cdef class AllReduceChannel(MappedChannel):
     """A rank's channel to a shard that lends slots."""
 
     cdef int use_keys(self, Py_ssize_t n) except -1 nogil:
-        self.lay_out(n)
+        self.key_slots.lay_out(self.slice.place, self.slice.start, n, self.total)
         return True
 
     cdef int pushed(self, char* taken) except -1 nogil:
@@ -33,10 +33,10 @@ cdef class AllReduceChannel(MappedChannel):
             return status
         self.mean.n_parts = self.slice.n
         for place in range(self.slice.n):
-            first = min(self.n_keys, place * self.slice_keys)
-            self.mean.keys[place] = self.total_keys + first
+            first = min(self.n_keys, place * self.key_slots.slice_keys)
+            self.mean.keys[place] = self.key_slots.total_keys + first
             self.mean.values[place] = self.total + first * self.key_bytes
-            self.mean.counts[place] = self.total_counts[place]
+            self.mean.counts[place] = self.key_slots.total_counts[place]
         return status
 
 
@@ -53,20 +53,15 @@ cdef class AllReduceStep(Step):
         self.state = self.keep(held[1:])
         self.means = self.keep(np.empty(self.size, held.dtype))
         if update.rates is not None:
-            self.lazy = update.lazily(held.dtype.name)
-            self.held.size, self.held.width = self.size, self.key_map.width
-            self.held.params = self.keep(held[0])
-            self.held.state = self.state
-            self.held.since = <int64_t*> self.keep(
-                np.full(self.size // self.key_map.width, version, np.int64)
-            )
+            since = np.full(self.size // self.key_map.width, version, np.int64)
+            self.keyed = KeyedParams(update, held[0], held[1:], since)
             self.renumbered = Buffer()
 
     def begin_epoch(self, epoch):
         """Begin an epoch of the fit."""
         Step.begin_epoch(self, epoch)
-        if self.lazy is not None:
-            self.lazy.begin(*self.rates.of_epoch(epoch))
+        if self.keyed is not None:
+            self.keyed.begin_epoch(epoch, *self.rates.of_epoch(epoch))
 
     def pull(self):
         """The parameters lie here."""
@@ -84,9 +79,8 @@ cdef class AllReduceStep(Step):
     cdef int pull_keys(self) except -1 nogil:
         self._make_room()
         self._split(self.keys.keys.list, self.keys.keys.count)
-        gather(
-            &self.lazy.lazy, self.numbers.single, &self.held, self.keys.keys.list,
-            self.keys.keys.count, self.version + self.sequence, self.at_keys,
+        self.keyed.gather(
+            self.keys.keys.list, self.keys.keys.count, self.version + self.sequence, self.at_keys
         )
         return RAN
 
@@ -111,8 +105,8 @@ cdef class AllReduceStep(Step):
                 )
         else:
             finite = self._apply_mean(self.host, False)
-        if now == self.lazy.lazy.before + self.lazy.lazy.steps:
-            finite &= flush(&self.lazy.lazy, self.numbers.single, &self.held, 0, self.size, now)
+        if self.keyed.is_last(now):
+            finite &= self.keyed.flush(0, self.size, now)
         return RAN if finite else BAD_UPDATE
 
     cdef bint _apply_mean(self, ShardChannel channel, bint local) except -1 nogil:
@@ -128,8 +122,7 @@ cdef class AllReduceStep(Step):
                 keys = <int64_t*> self.renumbered.fit(nbytes)
                 memcpy(self.renumbered.at, mean.keys[part], nbytes)
                 channel._globalise(<int64_t*> self.renumbered.at, mean.counts[part])
-            finite &= apply(
-                &self.lazy.lazy, self.numbers.single, &self.held, keys, mean.counts[part],
-                self.version + self.sequence, mean.values[part],
+            finite &= self.keyed.apply(
+                keys, mean.values[part], mean.counts[part], self.version + self.sequence
             )
         return finite

@@ -90,8 +90,8 @@ cdef class AsynchronousChannel(MappedChannel):
         """Apply the mean gradient in the rank's slot as update ``step``; whether all is finite."""
         if not self.by_keys():
             return self.apply_whole(self.own_slot(), step)
-        return self.apply_keys(
-            self.slot_keys + self.rank * self.key_stride, self.own_slot(), self.picks.n, step
+        return self.keyed.make_and_apply(
+            self.key_slots.of_rank(self.rank), self.own_slot(), self.picks.n, step
         )
 
     cdef bint apply_whole(self, char* mean, int64_t step) except -1 nogil:
@@ -107,7 +107,7 @@ cdef class AsynchronousChannel(MappedChannel):
         return RAN
 
     cdef tuple rates_of_epoch(self):
-        return self.rates.of_three_epochs(self.request.epoch)
+        return self.keyed.rates.of_three_epochs(self.request.epoch)
 
     cdef int pull(self, char* taken) except -1 nogil:
         cdef int status
@@ -125,14 +125,13 @@ cdef class AsynchronousChannel(MappedChannel):
         """See `MappedChannel.flush`."""
         cdef int64_t version = load(&self.store_words, S_VERSION)
         cdef bint finite
-        if self.lazy is None:
+        if self.keyed is None:
             return True
         self.request.epoch = epoch
         self.begin_epoch()
         with nogil:
-            finite = self.flush_keys(0, self.size, version)
-            self.request.step = version
-            self.expire_rows(0, self.table.n_rows)
+            finite = self.keyed.flush(0, self.size, version)
+            self.keyed.expire_rows(0, self.size, version)
         return bool(finite)
 
 

@@ -114,12 +114,7 @@ cdef class BackupsChannel(SynchronousChannel):
         self.reserve(True, nbytes)
         memcpy(self.slots.at + late * stride, self.slots.at + self.rank * stride, nbytes)
         if self.by_keys():
-            self.slot_counts[late * self.n_ranks] = self.slot_counts[self.rank * self.n_ranks]
-            memcpy(
-                self.slot_keys + late * self.key_stride,
-                self.slot_keys + self.rank * self.key_stride,
-                self.picks.n * sizeof(int64_t),
-            )
+            self.key_slots.copy(late, self.rank, self.picks.n)
         while True:
             state = self._quiet()
             if state >> DONE >= last:
@@ -145,14 +140,14 @@ cdef class BackupsChannel(SynchronousChannel):
         cdef int64_t state = load(&self.words, W_STEP)
         cdef int rank
         self.wait(-1, W_TAKEN, (state & MANY) + (state >> LATE & MANY))
-        self.rows = 0
+        self.slots.all_rows = 0
         for rank in range(self.n_ranks):
             self.taken_rows[rank] = self.taken_rows[self.n_ranks + rank] = 0
             if rank_load(&self.words, rank, R_ARRIVED) == step:
                 self.taken_rows[rank] = rank_load(&self.words, rank, R_ROWS)
             if rank_load(&self.words, rank, R_LATE) == step:
                 self.taken_rows[self.n_ranks + rank] = rank_load(&self.words, rank, R_LATE_ROWS)
-            self.rows += self.taken_rows[rank] + self.taken_rows[self.n_ranks + rank]
+            self.slots.all_rows += self.taken_rows[rank] + self.taken_rows[self.n_ranks + rank]
         if not self.reduce(self.taken_rows, 2 * self.n_ranks):
             return BAD_UPDATE
         store(&self.store_words, S_VERSION, self.request.step)

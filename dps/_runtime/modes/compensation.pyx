@@ -37,12 +37,12 @@ cdef class AgedChannel(BoundedChannel):
         cdef double rate = self.request.rate, age = self.age(step)
         cdef bint finite
         if self.by_keys():
-            self.lazy.lazy.age = age
+            self.keyed.update.lazy.age = age
         self.request.rate = rate / age
         finite = BoundedChannel.apply_slot(self, step)
         self.request.rate = rate
         if self.by_keys():
-            self.lazy.lazy.age = 1
+            self.keyed.update.lazy.age = 1
         return finite
 
 

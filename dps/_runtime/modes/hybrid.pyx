@@ -1,6 +1,6 @@
 """Hybrid: rows of a table are updated when they come, all else synchronously.
 
-A push has two parts. The first half of the exchange (whole.pyx) applies the gradient at the
+A push has two parts. The first half of the exchange (mapped.pyx) applies the gradient at the
 table's ids as in async: at once, lock-free, by the rank itself. Only then the rank arrives, with
 what is dense, which is summed, applied and waited for as in sync. So tables are never summed over
 ranks, and nobody waits for them. The gradient of a row is divided by the rows of all ranks'
@@ -61,7 +61,7 @@ cdef class HybridChannel(SynchronousChannel):
                 memcpy(grad + (n + rest) * each, values + i * each, each)
                 rest += 1
         self.picks.keys, self.picks.at, self.picks.n = keys + n, NULL, rest
-        self.given = grad + n * each
+        self.payload.given = grad + n * each
         if rows == 0:
             return RAN
         self.activity.push(self.shard, rows * (each + 8))
@@ -70,4 +70,6 @@ cdef class HybridChannel(SynchronousChannel):
         self.numbers.divide(
             grad, <double> (self.request.rows * self.slice.n), rows * self.key_width
         )
-        return RAN if self.apply_keys(keys, grad, rows, self.request.step) else BAD_UPDATE
+        if not self.keyed.make_and_apply(keys, grad, rows, self.request.step):
+            return BAD_UPDATE
+        return RAN

@@ -10,7 +10,7 @@ every ``period`` steps, and after the last one of an epoch, ranks average their 
 state of the outer optimizer, and what comes of it. With plain gradient descent of rate 1 outside,
 ``base - D`` is the mean of the copies (local SGD); with Nesterov momentum it is DiLoCo.
 
-Protocol. A reduction is one exchange of an all-reduce (whole.pyx, ring.pyx), made by the very
+Protocol. A reduction is one exchange of an all-reduce (mapped.pyx, ring.pyx), made by the very
 step that a rank would take at each batch (``reduction``): the same barriers, sums by hosts, and the
 same consequences of a crash. Exchanges and local steps are numbered apart: a local step is an
 update (`sequence`, by which learning rates and lazy updates count), an exchange is not. Between two
@@ -34,7 +34,6 @@ import numpy as np
 
 from dps._kernels.buffer cimport Buffer
 from dps._kernels.displaced cimport displaced, multiplied
-from dps._kernels.lazy cimport apply, flush
 from dps._kernels.optimizers cimport UNTRAINED
 from dps._runtime.shared.activity cimport COMPUTE
 from dps._runtime.modes.allreduce cimport AllReduceStep
@@ -142,10 +141,7 @@ cdef class LocalStep(AllReduceStep):
                 self.params, mean, self.state, self.size, 0, self.size, now, rate
             )
         else:
-            finite = apply(
-                &self.lazy.lazy, self.numbers.single, &self.held, self.keys.keys.list,
-                self.keys.keys.count, now, mean,
-            )
+            finite = self.keyed.apply(self.keys.keys.list, mean, self.keys.keys.count, now)
         return RAN if finite else BAD_UPDATE
 
     cdef int _synchronise(self) except -1 nogil:
@@ -153,10 +149,7 @@ cdef class LocalStep(AllReduceStep):
         cdef int status
         self.synchronised = self.sequence
         if self.keys is not None:
-            if not flush(
-                &self.lazy.lazy, self.numbers.single, &self.held, 0, self.size,
-                self.version + self.sequence,
-            ):
+            if not self.keyed.flush(0, self.size, self.version + self.sequence):
                 return BAD_UPDATE
         if not self.alone:
             displaced(

@@ -1,10 +1,12 @@
 """Sync: the shards hold the parameters, and an update waits for every rank.
 
-One step applies ``sum_r g_r / sum_r n_r``, summed in rank order: an exchange (whole.pyx) in
+One step applies ``sum_r g_r / sum_r n_r``, summed in rank order: an exchange (mapped.pyx) in
 which each rank applies the mean to its own slice of the parameters. Element-wise optimizers make
 the slices invisible in the result. By keys the last step of an epoch brings all of a rank's slice
 up to date, before DONE: outside of an epoch nothing is lazy.
 """
+from libc.stdint cimport int64_t
+
 from dps._runtime.shared.activity cimport PULL as PULLING
 from dps._runtime.channel.mapped cimport MappedChannel
 from dps._runtime.wire.message cimport RAN
@@ -28,12 +30,13 @@ cdef class SynchronousChannel(MappedChannel):
         return status
 
     cdef int use_keys(self, Py_ssize_t n) except -1 nogil:
-        cdef bint finite = self.apply_keys(
-            self.merged.keys.list, self.sums.at, n, self.request.step
+        cdef int64_t step = self.request.step
+        cdef bint finite = self.keyed.make_and_apply(
+            self.key_slots.merged.keys.list, self.key_slots.sums.at, n, step
         )
-        if self.request.step == self.lazy.lazy.before + self.lazy.lazy.steps:
-            finite &= self.flush_keys(self.slice.start, self.slice.stop, self.request.step)
-            self.expire_rows(self.slice.start // self.key_width, self.slice.stop // self.key_width)
+        if self.keyed.is_last(step):
+            finite &= self.keyed.flush(self.slice.start, self.slice.stop, step)
+            self.keyed.expire_rows(self.slice.start, self.slice.stop, step)
         return finite
 
 

@@ -18,7 +18,7 @@ cdef class TensorPart:
     cdef Table table            # of no rows: a tensor
     cdef BoundUpdate update
     cdef double rate
-    cdef double patience        # seconds that a function may take
+    cdef double max_wait        # seconds that a function may take
     cdef char* params
     cdef char* state
     cdef Py_ssize_t size

@@ -116,7 +116,7 @@ cdef class TensorPart:
     `peek` alone.
 
     rate: learning rate of pushes.
-    patience: seconds for which somebody may hold it still while others wait.
+    max_wait: seconds for which somebody may hold it still while others wait.
     leads: whether callers ask it, else a shard whose mirror it belongs to.
     """
 
@@ -127,7 +127,7 @@ cdef class TensorPart:
     def __dealloc__(self):
         pthread_mutex_destroy(&self.mutex)
 
-    def __init__(self, store, double rate=0.0, double patience=60.0, bint leads=True):
+    def __init__(self, store, double rate=0.0, double max_wait=60.0, bint leads=True):
         spec = store.spec
         self.store = store
         self.words = (<Header?> store.words).words
@@ -142,7 +142,7 @@ cdef class TensorPart:
         if store.update is not None:
             self.update = bind(store.update, spec.dtype, self.size, store)
         self.rate = rate
-        self.patience = patience
+        self.max_wait = max_wait
         self.leads, self.last = leads, LastWrites()
 
     cdef bint hold(self) except -1 nogil:
@@ -155,10 +155,10 @@ cdef class TensorPart:
                     raise RuntimeError("a function that runs on a shard must not ask that shard")
             if load(&self.words, S_CLOSED):
                 return False
-            if dps_now() - began > self.patience:
+            if dps_now() - began > self.max_wait:
                 with gil:
                     raise StalledError(
-                        f"a function has been at work on a part for {self.patience:g} s: it must "
+                        f"a function has been at work on a part for {self.max_wait:g} s: it must "
                         "not ask the server; raise `timeout` if it takes longer"
                     )
             failed = dps_hold(&self.mutex, TICK)

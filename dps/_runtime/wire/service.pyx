@@ -145,7 +145,7 @@ cdef class Service:
             if status == RAN and self.request.op == PUSH_KEYS and self.channel.mean.n_parts:
                 self._reply_by_keys()
             else:
-                self._reply(self.channel.result)
+                self._reply(self.channel.payload.result)
         return False
 
     cdef int _serve_part(self) except -1 nogil:
@@ -206,7 +206,7 @@ cdef class Service:
         """Put what follows a request to its place."""
         cdef Request* request = &self.channel.request
         cdef Py_ssize_t i
-        cdef int64_t least = -MOST_IDS if self.channel.table.n_rows else 0
+        cdef int64_t least = -MOST_IDS if self.channel.takes_ids() else 0
         cdef int64_t left = request.nbytes, n = request.n_keys
         cdef int64_t* keys
         if request.op == PULL_KEYS or request.op == PUSH_KEYS:
@@ -246,7 +246,7 @@ cdef class Service:
     cdef int _step(self) except -1 nogil:
         cdef int status
         self.channel.answer.nbytes = 0
-        self.channel.result = NULL
+        self.channel.payload.result = NULL
         status = self.channel.begin(NULL)
         if status == RAN:
             status = self.channel.finish(NULL)

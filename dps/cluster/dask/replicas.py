@@ -91,8 +91,8 @@ class ReplicaTasks(Running):
         """Raise if a worker that somebody has lost is gone, or does not answer."""
         self._work.raise_if_unresponsive(worker, self.workers, self.check)
 
-    def leave(self, ranks: Iterable[int]) -> None:
-        """Do not wait for these, see `Running.leave`."""
+    def abandon(self, ranks: Iterable[int]) -> None:
+        """Do not wait for these, see `Running.abandon`."""
         self._left.update(ranks)
 
     def to_begin(self, ranks: Iterable[int]) -> set[int]:

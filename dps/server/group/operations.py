@@ -68,7 +68,7 @@ def claim(access: Access, fence: int) -> None:
         )
 
 
-def leave(access: Access) -> None:
+def say_left(access: Access) -> None:
     """Say that the rank goes in good order."""
     access.window.words.rank_store(access.rank, Field.LEASE, LEFT)
 

@@ -79,7 +79,7 @@ class Joining:
         self._slowest, self._joined = _slowest(plan, threads), False
         return plan
 
-    def leaves(self, history: Sequence[EpochRecord]) -> bool:
+    def should_end(self, history: Sequence[EpochRecord]) -> bool:
         """Whether to end the generation for workers that have joined; asked after each epoch."""
         now = time.monotonic()
         if now < self._due:

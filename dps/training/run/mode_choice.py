@@ -76,7 +76,7 @@ class Choosing:
         """Whether the fit may still go on in another mode."""
         return self._chooses and (self._choice is None or self._choice.mode != self._mode)
 
-    def leaves(self, closed: int, check: Check | None = None) -> bool:
+    def should_end(self, closed: int, check: Check | None = None) -> bool:
         """Look at what replicas have counted; whether to end the generation now.
 
         closed: epochs of the fit that have been closed.

@@ -125,8 +125,8 @@ class Watcher:
                 self._stop()
                 return False
             now_closed, history = self.progress.closed, self.progress.history
-            if self._choosing.leaves(now_closed, self._check) or (
-                now_closed > closed and self._joining.leaves(history)
+            if self._choosing.should_end(now_closed, self._check) or (
+                now_closed > closed and self._joining.should_end(history)
             ):
                 self._stop()
                 return not (self._fetch() or (history and history[-1].last))
@@ -178,7 +178,7 @@ class Watcher:
         timeout = self._job.execution.timeout
         if now - self._progress[last][1] > timeout:
             silent = [rank for rank in running if now - self._progress[rank][1] > timeout / 2]
-            self._running.leave(silent)
+            self._running.abandon(silent)
             self._running.raise_if_unresponsive(self._plan.ranks[last].worker)
             raise StalledError(
                 f"no progress for {timeout:g} s; is the worker frozen or overloaded? "
@@ -237,7 +237,7 @@ class Watcher:
             self._running.raise_if_unresponsive(lost[0].worker)
         error, first = min(real, key=lambda one: (_RANKING.get(type(one[0]), 0), one[1].rank))
         if isinstance(error, StalledError) and error.rank is not None:
-            self._running.leave([error.rank])
+            self._running.abandon([error.rank])
         if isinstance(error, WindowError) and (why := next(filter(None, self._unshared), None)):
             error.message += f"; it has no file of shared memory: {why}"
         if first.cause is None:

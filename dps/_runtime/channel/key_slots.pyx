@@ -1,0 +1,75 @@
+"""Gradients by keys: of each slot its keys, cut by the slices of all ranks, and sums of slots.
+
+A slot's values lie in the window's slots, in the order of its keys. Each rank merges what falls
+into its own slice. The order in which ranks write is the channel's (mapped.pyx).
+"""
+from libc.stdint cimport int64_t, uintptr_t
+from libc.string cimport memcpy
+
+from dps._kernels.buffer cimport Buffer
+from dps._kernels.keys cimport KeyList, need, next_batch
+from dps._kernels.typed_ops cimport typed_ops
+from dps._runtime.channel.base cimport Picks
+
+
+cdef class KeySlots:
+    """The keys of a window's slots.
+
+    window: whose store has keys.
+    """
+
+    def __init__(self, window):
+        self._window = window
+        self.numbers = typed_ops(window.spec.dtype == "float32")
+        self.n_ranks, self.width = window.spec.n_ranks, window.store.spec.key_width
+        self.slice_keys = window.slice_width // self.width
+        self.keys = <int64_t*> <uintptr_t> window.keys.ctypes.data
+        self.stride = window.keys.shape[1]
+        self.counts = <int64_t*> <uintptr_t> window.key_counts.ctypes.data
+        self.total_keys = <int64_t*> <uintptr_t> window.total_keys.ctypes.data
+        self.total_counts = <int64_t*> <uintptr_t> window.total_counts.ctypes.data
+        self.merged, self.sums = KeyList(window.store.n_keys), Buffer()
+
+    cdef int64_t* of_rank(self, int rank) noexcept nogil:
+        """The keys of a rank's slot."""
+        return self.keys + rank * self.stride
+
+    cdef bint fill(
+        self, int rank, const Picks* picks, const char* values, int n_cuts, char* slot,
+        Py_ssize_t n_homes,
+    ) noexcept nogil:
+        """Put keys and their values in a rank's slot, cut by slices; is all finite?"""
+        return self.numbers.deliver(
+            picks.keys, picks.n, values, self.slice_keys, n_cuts, self.of_rank(rank), slot,
+            self.counts + rank * self.n_ranks, self.width, n_homes,
+        )
+
+    cdef void copy(self, int to, int rank, Py_ssize_t n) noexcept nogil:
+        """Copy the n keys of a slot that has one slice to another slot."""
+        self.counts[to * self.n_ranks] = self.counts[rank * self.n_ranks]
+        memcpy(self.of_rank(to), self.of_rank(rank), n * sizeof(int64_t))
+
+    cdef Py_ssize_t merge(
+        self, const char* slots, Py_ssize_t slot_stride, const int64_t* rows, int n_slots,
+        int place, double divisor,
+    ) except -1 nogil:
+        """Sum what slots with rows have in a slice; how many keys there are."""
+        cdef Py_ssize_t most = 0
+        cdef int slot
+        for slot in range(n_slots):
+            if rows[slot]:
+                most += self.counts[slot * self.n_ranks + place]
+        next_batch(&self.merged.keys)
+        need(&self.merged.keys, most)
+        return self.numbers.merge(
+            self.keys, self.stride, slots, slot_stride, self.counts, rows, n_slots, self.n_ranks,
+            place, &self.merged.keys,
+            self.sums.fit(most * self.width * self.numbers.itemsize), max(divisor, 1.0), self.width,
+        )
+
+    cdef void lay_out(self, int place, Py_ssize_t start, Py_ssize_t n, char* total) noexcept nogil:
+        """Put the n merged keys of a slice, and their values, where all ranks read them."""
+        cdef Py_ssize_t first = start // self.width, each = self.width * self.numbers.itemsize
+        memcpy(self.total_keys + first, self.merged.keys.list, n * sizeof(int64_t))
+        memcpy(total + first * each, self.sums.at, n * each)
+        self.total_counts[place] = n
