@@ -153,19 +153,6 @@ class RecordReader:
     def __init__(self, kinds: Iterable[Kind], arrays: Mapping[str, np.ndarray]) -> None:
         self._kinds = {kind.name: kind for kind in kinds}
         self._arrays = arrays
-        self._own: dict[str, Callable[[Any, str], Any]] = {
-            "float": self._float,
-            "bytes": lambda r, path: bytes.fromhex(_field(r, "is", str, path)),
-            "date": lambda r, path: datetime.date.fromisoformat(_field(r, "is", str, path)),
-            "datetime": lambda r, path: datetime.datetime.fromisoformat(_field(r, "is", str, path)),
-            "tuple": lambda r, path: tuple(self._items(r, path)),
-            "dict": lambda r, path: dict(self._pairs(r, path)),
-            "dtype": lambda r, path: _dtype(_field(r, "is", str, path), path),
-            "array": self._array,
-            "objects": self._objects,
-            "scalar": self._scalar,
-            "RandomState": self._random_state,
-        }
         self.left = set(arrays)
 
     def __call__(self, record: Any, path: str) -> Any:
@@ -181,8 +168,8 @@ class RecordReader:
             raise ValueError(f"{path} is {record!r}, which has no kind")
         name = record["kind"]
         given = {each: value for each, value in record.items() if each != "kind"}
-        if name in self._own:
-            return self._own[name](given, path)
+        if name in _OWN:
+            return _OWN[name](self, given, path)
         kind = self._kinds.get(name)
         if kind is None:
             raise ValueError(f"{path} is of the kind {name!r}, and there are {sorted(self._kinds)}")
@@ -266,6 +253,22 @@ class RecordReader:
         state = np.random.RandomState()
         state.set_state(("MT19937", keys, at, int(has_gauss), float(gauss)))
         return state
+
+
+#: Kinds of this module by their names.
+_OWN: dict[str, Callable[[RecordReader, dict[str, Any], str], Any]] = {
+    "float": RecordReader._float,
+    "bytes": lambda read, r, path: bytes.fromhex(_field(r, "is", str, path)),
+    "date": lambda read, r, path: datetime.date.fromisoformat(_field(r, "is", str, path)),
+    "datetime": lambda read, r, path: datetime.datetime.fromisoformat(_field(r, "is", str, path)),
+    "tuple": lambda read, r, path: tuple(read._items(r, path)),
+    "dict": lambda read, r, path: dict(read._pairs(r, path)),
+    "dtype": lambda read, r, path: _dtype(_field(r, "is", str, path), path),
+    "array": RecordReader._array,
+    "objects": RecordReader._objects,
+    "scalar": RecordReader._scalar,
+    "RandomState": RecordReader._random_state,
+}
 
 
 def _field(record: dict[str, Any], name: str, kind: type, path: str) -> Any:

@@ -636,8 +636,8 @@ def test_a_fit_looks_whether_further_workers_spare_enough(
 
     rule = StoppingRule(max_iter=epochs, tol=1e-4, n_iter_no_change=5, validate=False)
     cluster = Growing(tuple(now), room)
-    joining = Joining(cluster, planned, rule, row_bytes=128, state_bytes=80)
-    joining.plan()
+    joining = Joining(cluster, rule, row_bytes=128, state_bytes=80)
+    joining.plan(planned)
     record = replace(EpochRecord.unknown(1, 1), seconds=seconds)
     assert joining.should_end([record] * done) == leaves
     assert cluster.wished == wished
@@ -658,12 +658,12 @@ def test_rows_move_to_idle_workers_after_a_loss_where_that_pays(
     cluster = Growing()
     cluster.threads = lambda: dict.fromkeys("abc", 1)  # type: ignore[method-assign]
     rule = StoppingRule(max_iter=100, tol=None, n_iter_no_change=5, validate=False)
-    joining = Joining(cluster, planned, rule, row_bytes=128, state_bytes=80)
-    assert set(joining.plan().workers) == {"a", "b"}
+    joining = Joining(cluster, rule, row_bytes=128, state_bytes=80)
+    assert set(joining.plan(planned).workers) == {"a", "b"}
     joining.should_end([replace(EpochRecord.unknown(1, 1), seconds=1.0)])
-    assert set(joining.plan().workers) == {"a", "b"}  # another one took a dead one's place
+    assert set(joining.plan(planned).workers) == {"a", "b"}  # another one took a dead one's place
     holders[1] = "a"
-    assert set(joining.plan().workers) == {"a", "b", "c"}
+    assert set(joining.plan(planned).workers) == {"a", "b", "c"}
 
 
 @pytest.mark.parametrize(

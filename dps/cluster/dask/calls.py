@@ -130,6 +130,24 @@ def is_retired(client: Client, worker: str, timeout: float) -> bool:
     return bool(ask(client, "_run_on_scheduler", timeout, function=look, worker=worker))
 
 
+async def _ended(futures: Sequence[Future], timeout: float) -> bool:
+    """Whether all have ended within a time.
+
+    An error that is raised through `Client.sync` holds the frames of all callers, and what they
+    have, until the garbage collector runs: the time is looked at on this side of it.
+    """
+    try:
+        await _wait(futures, timeout=timeout)
+    except TimeoutError:
+        return False
+    return True
+
+
+def have_ended(client: Client, futures: Sequence[Future], timeout: float) -> bool:
+    """Whether futures end within a time."""
+    return bool(client.sync(_ended, futures, timeout=timeout))
+
+
 def first_workers(client: Client, fit: str, timeout: float) -> dict[str, int]:
     """The workers that come to a cluster that has none: an adaptive one starts them for a task.
 
@@ -137,12 +155,11 @@ def first_workers(client: Client, fit: str, timeout: float) -> dict[str, int]:
     """
     task = client.submit(int, key=f"dps-first-{fit}", pure=False)
     try:
-        client.sync(_wait, [task], timeout=timeout)
-    except TimeoutError:
-        raise ClusterError(
-            f"the cluster at {client.scheduler.address} has no workers, and none has come for "
-            f"{timeout:g} s: start some"
-        ) from None
+        if not have_ended(client, [task], timeout):
+            raise ClusterError(
+                f"the cluster at {client.scheduler.address} has no workers, and none has come for "
+                f"{timeout:g} s: start some"
+            )
     except CANCELLED:  # the scheduler has gone, as the next question says
         pass
     finally:
@@ -340,8 +357,10 @@ def await_futures(
     look, clock = look_for_progress(timeout), StallClock(timeout)
     while waiting:
         try:
-            client.sync(_wait, waiting, timeout=min(_TICK_SECONDS, timeout / 4))
-        except TimeoutError:
+            ended = have_ended(client, waiting, min(_TICK_SECONDS, timeout / 4))
+        except CANCELLED:
+            break
+        if not ended:
             still = [future for future in waiting if future.status in ("pending", "lost")]
             check(still)
             if _are_lost(client, waiting, timeout):
@@ -353,8 +372,6 @@ def await_futures(
                 stuck()
             clock.see(standing, len(still), len(still) < len(waiting))
             waiting = still
-        except CANCELLED:
-            break
         else:
             waiting = [future for future in futures if future.status == "lost"]
             if _are_lost(client, waiting, timeout):

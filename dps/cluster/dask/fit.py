@@ -16,11 +16,18 @@ from typing import Any, TypeVar
 
 import numpy as np
 from distributed import Client, Future
-from distributed.client import _wait
 from numpy.typing import NDArray
 
 from dps.cluster.base import Cluster, RankSpec, ShardPlan, grace
-from dps.cluster.dask.calls import CANCELLED, ask, check_client, ids, is_retired, shared_memory
+from dps.cluster.dask.calls import (
+    CANCELLED,
+    ask,
+    check_client,
+    have_ended,
+    ids,
+    is_retired,
+    shared_memory,
+)
 from dps.cluster.dask.partitions import PlacedData
 from dps.cluster.dask.remains import remains_of
 from dps.cluster.dask.replicas import ReplicaTasks, run_replica_task
@@ -388,9 +395,8 @@ class DaskCluster(Cluster):
         ]
         making = [future for future, _ in shards if future.status == "pending"]
         if making:
-            with contextlib.suppress(TimeoutError, *CANCELLED):
-                left = max(0.1, deadline - time.monotonic())
-                self._client.sync(_wait, making, timeout=left)
+            with contextlib.suppress(*CANCELLED):
+                have_ended(self._client, making, max(0.1, deadline - time.monotonic()))
         return [remote for future, remote in shards if future.status == "finished"]
 
     def _remove_files(self, alive: Mapping[str, int]) -> None:

@@ -422,7 +422,7 @@ class PlacedData:
         """Release every future; the workers that have files of this fit."""
         for future in self._owned:
             future.release()
-        self._owned, self._partitions = [], []
+        self._owned, self._partitions, self._given, self._slices = [], [], [], []
         return sorted(set(self.holders) & set(alive)) if self._streams else []
 
 

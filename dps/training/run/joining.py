@@ -50,12 +50,11 @@ class Joining:
     def __init__(
         self,
         cluster: Cluster,
-        planned: Planning,
         stopping: StoppingRule,
         row_bytes: float,
         state_bytes: float,
     ) -> None:
-        self._cluster, self._planned, self._stopping = cluster, planned, stopping
+        self._cluster, self._stopping = cluster, stopping
         self._row_bytes, self._state_bytes = row_bytes, state_bytes
         self._slowest = 0.0  # of the current plan, see `_slowest`
         self._pace = 0.0  # seconds of an epoch per row of the slowest replica; 0 until measured
@@ -63,17 +62,18 @@ class Joining:
         self._due = time.monotonic() + _LOOK_EVERY
         self._joined = False
 
-    def plan(self) -> Plan:
+    def plan(self, planned: Planning) -> Plan:
         """Plan the next generation.
 
         After workers have joined, or a loss has made the plan slower, rows move to idle workers
         if that saves time.
         """
+        self._planned = planned
         threads = self._cluster.threads()
-        plan = self._planned(threads)
+        plan = planned(threads)
         slowest = _slowest(plan, threads)
         if self._joined or 0 < self._slowest < slowest:
-            moved = self._planned(threads, True)
+            moved = planned(threads, True)
             if self._spares(slowest, moved, threads) > 0:
                 plan = moved
         self._slowest, self._joined = _slowest(plan, threads), False

@@ -9,10 +9,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from dps.cluster.base import Cluster
 from dps.data.collections.partitions import Piece
 from dps.data.exchange import count_rows
+from dps.data.feed.held_out import HeldOut
 from dps.data.survey.rows import DataSummary
 from dps.errors import ClusterError, ServerLostError, WindowError, WorkerLostError
 from dps.monitor.advice import no_shared_memory
@@ -81,9 +83,7 @@ class _Fit:
         self._recovery = Recovery(cluster, job.execution.max_losses, job.execution.fruitless_losses)
         self._choosing = Choosing(job.mode)
         self._job = job = self._choosing.first(job)
-        self._joining = Joining(
-            cluster, self._planned, job.stopping, summary.row_bytes, job.state_bytes
-        )
+        self._joining = Joining(cluster, job.stopping, summary.row_bytes, job.state_bytes)
         self._plan: Plan | None = None  # of the last generation that had one
         self._checkpoints: Checkpoints | None = None
         self._progress = Progress(self._job, self._events)
@@ -118,8 +118,10 @@ class _Fit:
     def _train(self, ending: Callable[[], None]) -> FitResult | None:
         """Plan, begin and watch a generation; None: it has given way to another one."""
         job, cluster, choosing = self._job, self._cluster, self._choosing
+        summary, held_out = self._summary, self._held_out
         try:
-            launch = Launch.of(job, self._joining.plan(), self._summary, self._held_out, cluster)
+            planned = partial(_planned, job, summary, held_out, cluster, self._streamed)
+            launch = Launch.of(job, self._joining.plan(planned), summary, held_out, cluster)
         except ValueError as error:
             raise self._recovery.cannot_go_on(error) from error.__cause__
         self._plan = launch.plan
@@ -131,7 +133,7 @@ class _Fit:
             self._checkpoints.renew()
         elif job.execution.checkpoint is not None:
             self._checkpoints = Checkpoints(job, session.server)
-        running = cluster.launch(run_replica, launch.ranks(cut_rows(self._summary)), session)
+        running = cluster.launch(run_replica, launch.ranks(cut_rows(summary)), session)
         choosing.begin(launch, session, cluster)
         self._progress.serve(launch.plan, session)
         watcher = Watcher(
@@ -182,29 +184,38 @@ class _Fit:
             if self._events is not None:
                 self._events.lost(loss)
 
-    def _planned(self, threads: Mapping[str, int], moves: bool = False) -> Plan:
-        """The plan of a generation on these workers."""
-        job, summary, streamed = self._job, self._summary, self._streamed
-        exchanged = _exchanges(job)
-        plan = make_plan(
-            job.mode,
-            _located(summary, self._cluster, threads),
-            count=self._count,
-            batch_size=job.batch_size,
-            n_replicas=job.execution.n_replicas,
-            rebalance=False if exchanged else _rebalance(job, bool(streamed), moves),
-            # A replica that takes rows of a partition that is read as a whole reads all of it.
-            mixed=bool(job.shuffle)
-            and not (exchanged or job.full_batch is not None or any(streamed.values())),
-        )
-        if summary.validation:
-            plan = validating(plan, summary.validation, self._cluster.holders)
-        return plan
 
-    def _count(self, piece: Piece) -> int:
+def _planned(
+    job: Job,
+    summary: DataSummary,
+    held_out: HeldOut,
+    cluster: Cluster,
+    streamed: Mapping[int, bool],
+    threads: Mapping[str, int],
+    moves: bool = False,
+) -> Plan:
+    """The plan of a generation on workers with these threads; see `Planning`."""
+
+    def count(piece: Piece) -> int:
         """Rows of a piece that are trained on."""
-        held = self._held_out.rows(piece.partition, self._summary.rows[piece.partition])
+        held = held_out.rows(piece.partition, summary.rows[piece.partition])
         return piece.rows if held is None else int((~held[piece.start : piece.stop]).sum())
+
+    exchanged = _exchanges(job)
+    plan = make_plan(
+        job.mode,
+        _located(summary, cluster, threads),
+        count=count,
+        batch_size=job.batch_size,
+        n_replicas=job.execution.n_replicas,
+        rebalance=False if exchanged else _rebalance(job, bool(streamed), moves),
+        # A replica that takes rows of a partition that is read as a whole reads all of it.
+        mixed=bool(job.shuffle)
+        and not (exchanged or job.full_batch is not None or any(streamed.values())),
+    )
+    if summary.validation:
+        plan = validating(plan, summary.validation, cluster.holders)
+    return plan
 
 
 def _exchanges(job: Job) -> bool:
