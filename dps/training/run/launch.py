@@ -67,8 +67,9 @@ def rates_of(job: Job, plan: Plan, summary: DataSummary) -> Rates | None:
     on_shards = possible and job.mode.shards_hold_parameters and summary.sparse
     if table is not None and not on_shards:
         raise ValueError(
-            "max_embeddings needs sparse rows or a dataframe with categories, mode='sync' or "
-            "'async', and optimizer='adagrad', 'momentum', 'sgd' or Adam(lazy=True); got "
+            "max_embeddings needs sparse rows or a dataframe with categories, mode='sync', "
+            "'async' or 'hybrid', and optimizer='adagrad', 'momentum', 'sgd' or Adam(lazy=True); "
+            "got "
             f"{'sparse' if summary.sparse else 'dense'} rows, mode={job.mode!r} and "
             f"optimizer={job.optimizer!r}"
         )
