@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -98,6 +100,17 @@ def test_these_names_are_public(module: str) -> None:
     absent = set() if find_spec("torch") else {"torch"}
     assert shown(found) == set(MODULES[module].split()) - absent
     assert all(hasattr(found, name) for name in dir(found))
+
+
+def test_the_reference_has_a_page_for_every_public_name() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "index.md").read_text()
+    listed = [
+        f"{module}.{name}"
+        for module, names in re.findall(r"currentmodule:: ([\w.]+)\n([^`]*)```", page)
+        for name in re.findall(r"^   (\w+)$", names, re.MULTILINE)
+    ]
+    public = {f"{module}.{name}" for module, names in MODULES.items() for name in names.split()}
+    assert sorted(listed) == sorted(public - {*MODULES, "dps.__version__"})
 
 
 @pytest.mark.parametrize("kind", OWN)

@@ -1,0 +1,72 @@
+"""The site: ``make -C docs html`` builds it in ``docs/_build/html``."""
+
+from __future__ import annotations
+
+import socket
+from importlib.util import find_spec
+
+import dps
+
+project = "dps"
+author = "dps developers"
+project_copyright = "2026, dps developers"
+version = release = dps.__version__
+
+extensions = [
+    "myst_parser",
+    "numpydoc",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.intersphinx",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+    "sphinx_design",
+]
+exclude_patterns = ["_build", "_templates"]
+templates_path = ["_templates"]
+# Inherited docstrings of scikit-learn name terms and sections of its guide. dps has no such roles.
+suppress_warnings = ["ref.ref", "ref.term"]
+
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 4
+
+autosummary_generate = True
+autodoc_mock_imports = [] if find_spec("torch") else ["torch"]
+autodoc_typehints = "none"  # numpydoc shows the types of the docstrings
+numpydoc_show_class_members = False
+numpydoc_class_members_toctree = False
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+
+html_theme = "pydata_sphinx_theme"
+html_title = f"dps {version}"
+html_theme_options = {
+    "show_toc_level": 2,
+    "navigation_with_keys": False,
+    "show_prev_next": True,
+    "secondary_sidebar_items": ["page-toc"],
+    "footer_start": ["copyright"],
+    "footer_end": [],
+}
+html_show_sourcelink = False
+
+
+def _is_reachable(host: str) -> bool:
+    try:
+        socket.create_connection((host, 443), timeout=2).close()
+    except OSError:
+        return False
+    return True
+
+
+#: Other projects' pages, where the network has them: a build must not need it.
+_INVENTORIES = {
+    "dask": ("docs.dask.org", "https://docs.dask.org/en/stable/"),
+    "distributed": ("distributed.dask.org", "https://distributed.dask.org/en/stable/"),
+    "numpy": ("numpy.org", "https://numpy.org/doc/stable/"),
+    "python": ("docs.python.org", "https://docs.python.org/3/"),
+    "sklearn": ("scikit-learn.org", "https://scikit-learn.org/stable/"),
+}
+intersphinx_mapping = {
+    name: (address, None) for name, (host, address) in _INVENTORIES.items() if _is_reachable(host)
+}
