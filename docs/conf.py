@@ -1,4 +1,4 @@
-"""The site: ``make -C docs html`` builds it in ``docs/_build/html``."""
+"""The site: ``make -C docs html`` builds it in ``build/site``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_design",
 ]
-exclude_patterns = ["_build", "_templates"]
+exclude_patterns = ["_templates"]
 templates_path = ["_templates"]
 # Inherited docstrings of scikit-learn name terms and sections of its guide. dps has no such roles.
 suppress_warnings = ["ref.ref", "ref.term"]

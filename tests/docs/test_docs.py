@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import inspect
 import re
 import runpy
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -224,3 +227,38 @@ def test_links_lead_somewhere(page: Path) -> None:
             target = page.parent / link if link else page
             assert target.exists(), link
             assert not anchor or anchor in anchors(target), f"{link}#{anchor}"
+
+
+PUBLIC: dict[str, Any] = {
+    name: getattr(module, name)
+    for module in (dps, dps.errors, dps.losses, dps.metrics, dps.model_selection, dps.models,
+                   dps.optimizers, dps.preprocessing)
+    for name in dir(module)
+}  # fmt: skip
+
+
+def code_of(page: Path) -> Iterator[ast.AST]:
+    """The syntax of what a page has in backticks, where it is an expression of Python."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    for span in re.findall(r"`([^`\n]+)`", text):
+        with contextlib.suppress(SyntaxError):
+            yield from ast.walk(ast.parse(span, mode="eval"))
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=lambda page: page.name
+)
+def test_options_in_backticks_exist(page: Path) -> None:
+    """Keywords of calls of public names, and `dps.NAME`, an option of Dask's configuration."""
+    options = {name.replace("-", "_") for name in dask.config.get("dps")}
+    for node in code_of(page):
+        if isinstance(node, ast.Call):
+            name = (
+                node.func.attr if isinstance(node.func, ast.Attribute) else ast.unparse(node.func)
+            )
+            known = inspect.signature(PUBLIC[name]).parameters if name in PUBLIC else {}
+            takes_any = any(param.kind is param.VAR_KEYWORD for param in known.values())
+            for word in node.keywords if known and not takes_any else ():
+                assert word.arg in known, ast.unparse(node)
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "dps":
+            assert node.attr in options or hasattr(dps, node.attr), ast.unparse(node)
