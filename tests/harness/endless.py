@@ -22,6 +22,8 @@ class EndlessFit(threading.Thread):
     recoveries : list of Loss
         After which it has gone on.
     rows : int
+    workers : tuple of str
+        Those that train, once they do.
     error : BaseException or None
         What it ended with.
     """
@@ -35,6 +37,7 @@ class EndlessFit(threading.Thread):
         self.stopping = threading.Event()
         self.recoveries: list[Loss] = []
         self.error: BaseException | None = None
+        self.workers: tuple[str, ...] = ()
         self.estimator, self.rows = estimator.set_params(max_iter=10**6, tol=None), len(y)
         self._data = X, y
 
@@ -71,6 +74,8 @@ def fits_end_when_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def fetched(self: Watcher) -> bool:
         ends, thread = fetch(self), threading.current_thread()
+        if isinstance(thread, EndlessFit):
+            thread.workers = tuple(rank.worker for rank in self._plan.ranks)
         return ends or (isinstance(thread, EndlessFit) and thread.stopping.is_set())
 
     def recovered(self: Recovery, *args: Any) -> Any:
