@@ -27,7 +27,7 @@ templates_path = ["_templates"]
 # Inherited docstrings of scikit-learn name terms and sections of its guide. dps has no such roles.
 suppress_warnings = ["ref.ref", "ref.term"]
 
-myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
+myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4
 
 autosummary_generate = True
