@@ -68,9 +68,9 @@ cdef class HostReducer(MappedChannel):
         self._await()
         n = self._merge(self.slots.rows, self.n_ranks)
         self.key_slots.lay_out(self.slice.place, self.slice.start, n, self.total)
-        n = 0
         self.done()
         if self.leads:
+            n = 0
             for rank in range(self.n_ranks):  # side by side: nobody else reads them any more
                 first = min(self.n_keys, rank * self.key_slots.slice_keys)
                 count = self.key_slots.total_counts[rank]

@@ -17,8 +17,8 @@ cdef struct Slots:
 
 # Vectors that lie somewhere.
 cdef struct Payload:
-    const char* given   # what is handed over, until it is finished; NULL: it has been received
-    const char* result  # what the answer's payload is
+    const char* given   # the gradient, until the step is finished; NULL: it has been received
+    const char* result  # the payload of the answer
 
 # The elements that this rank works on for all.
 cdef struct Slice:
@@ -59,8 +59,8 @@ cdef class MappedChannel(ShardChannel):
     cdef double tick
     cdef object slow_wait       # called where a wait is long
     cdef Activity activity
-    cdef KeyedParams keyed          # None where replicas hold the parameters
-    cdef KeySlots key_slots            # None where nothing goes by keys
+    cdef KeyedParams keyed      # None where replicas hold the parameters
+    cdef KeySlots key_slots     # None where nothing goes by keys
 
     cdef char* own_slot(self) noexcept nogil
     cdef int wait(self, int field, int word, int64_t value) except -1 nogil
@@ -77,7 +77,6 @@ cdef class MappedChannel(ShardChannel):
     cdef bint _to_total(self, Py_ssize_t first, Py_ssize_t last) noexcept nogil
     cdef int done(self) except -1 nogil
     cdef bint reduce(self, const int64_t* rows, int n_slots) except -1 nogil
-    cdef bint _reduce_whole(self, const int64_t* rows, int n_slots) except -1 nogil
     cdef int reduce_slice(self) except -1 nogil
     cdef int pull(self, char* taken) except -1 nogil
     cdef int push(self) except -1 nogil

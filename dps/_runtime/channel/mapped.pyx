@@ -5,14 +5,14 @@ rank waits for which in a push is its mode's.
 
 Exchange: two barriers. A rank fills its slot, then ARRIVED. When all have arrived it sums its slice
 of all slots in rank order and uses the mean, then DONE. When all are done every slice has been
-used. Nobody writes a slot before DONE of all, nor uses a slice before ARRIVED of all. A crash
+used. No rank writes a slot before DONE of all, or uses a slice before ARRIVED of all. A crash
 before ARRIVED, or between ARRIVED and DONE, leaves the others waiting at their barrier until the
 fit is stopped; what was written by then is half a step, and only the snapshot of the last closed
 epoch counts.
 
 MEAN is an exchange whose mean goes to TOTAL, where it stays until every rank has arrived with what
 comes next. Its notes have two sets of places: a rank writes those of k + 2 only after DONE of all
-at k + 1, and nobody has arrived there who had not read those of k.
+at k + 1, and a rank arrives there only once it has read the notes of k.
 
 BROADCAST: the others have nothing to do, so they are DONE as soon as they have ARRIVED, which says
 that they have read what stood there before. Rank 0 waits for that, writes TOTAL, and then is DONE:
@@ -131,7 +131,7 @@ cdef class MappedChannel(ShardChannel):
         return self._finish_broadcast(taken)
 
     cdef bint by_keys(self) noexcept nogil:
-        """Whether the request is of values at keys, and not of a whole vector."""
+        """Whether the request moves values at keys rather than a whole vector."""
         return self.request.op == PUSH_KEYS or self.request.op == PULL_KEYS
 
     cdef int put(
@@ -200,7 +200,7 @@ cdef class MappedChannel(ShardChannel):
         return 0
 
     cdef void count(self, Py_ssize_t nbytes) noexcept nogil:
-        """Count a push; what is summed on a host is none yet."""
+        """Count a push, unless it only adds to the sum of a host."""
         if self.shard >= 0:
             self.activity.push(self.shard, nbytes)
 
@@ -212,7 +212,7 @@ cdef class MappedChannel(ShardChannel):
         return self.picks.n * self.key_width if self.by_keys() else self.size
 
     cdef int fill(self, int n_cuts) except -1 nogil:
-        """Have what is given in the rank's slot, if it is finite; by keys in so many slices."""
+        """Write the gradient to the rank's slot if it is finite; by keys in so many slices."""
         cdef char* slot = self.own_slot()
         cdef bint finite
         if self.by_keys():
@@ -278,20 +278,17 @@ cdef class MappedChannel(ShardChannel):
         return total
 
     cdef double divisor(self) noexcept nogil:
-        """What a sum is divided by."""
+        """The divisor of a sum."""
         return <double> self.slots.all_rows
 
     cdef bint reduce(self, const int64_t* rows, int n_slots) except -1 nogil:
         """Sum this rank's slice of the slots that have rows, and use it; is all finite?"""
-        if self.by_keys():
-            self.begin_epoch()
-            return self.use_keys(self._merge(rows, n_slots))
-        return self._reduce_whole(rows, n_slots)
-
-    cdef bint _reduce_whole(self, const int64_t* rows, int n_slots) except -1 nogil:
         cdef const char* slots = self._own()
         cdef Py_ssize_t first = self.slice.start, last, itemsize = self.numbers.itemsize
         cdef bint good = True
+        if self.by_keys():
+            self.begin_epoch()
+            return self.use_keys(self._merge(rows, n_slots))
         if slots is NULL:
             slots = self.slots.at
         while first < self.slice.stop:  # what has become of the gradients stays in cache
@@ -335,7 +332,7 @@ cdef class MappedChannel(ShardChannel):
         return True
 
     cdef int pull(self, char* taken) except -1 nogil:
-        """Take the parameters; nobody writes those at keys before this rank's next push."""
+        """Take the parameters; at keys no rank writes them before this rank's next push."""
         if self.by_keys():
             self.begin_epoch()
             return self.gather_keys(self.request.step, taken)
@@ -343,7 +340,7 @@ cdef class MappedChannel(ShardChannel):
         return self.give(self.params, taken)
 
     cdef int pushed(self, char* taken) except -1 nogil:
-        """Take what comes of it."""
+        """Take the result of the exchange."""
         cdef int status = self.reduce_slice()
         return self.give(self.total, taken) if status == RAN else status
 

@@ -116,7 +116,7 @@ cdef class TensorPart:
     `peek` alone.
 
     rate: learning rate of pushes.
-    max_wait: seconds for which somebody may hold it still while others wait.
+    max_wait: seconds for which a function may hold the part while others wait.
     leads: whether callers ask it, else a shard whose mirror it belongs to.
     """
 

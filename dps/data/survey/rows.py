@@ -103,7 +103,7 @@ class DataSummary:
             targets=Moments.merge([part.targets for part in filled]),
             weightless=sum(part.weightless for part in filled),
             spread=_merged(Spread, [part.spread for part in filled]),
-            # Where some partitions are sparse and others are not, numbers are those of sparse ones.
+            # There are none where only some partitions are sparse.
             moments=_merged(Moments, [part.moments for part in filled]),
             points=tuple(map(Points.merge, zip(*points, strict=True))) if points else None,
         )
