@@ -819,6 +819,12 @@ def test_a_worker_that_is_to_hang_up_for_many_fits_at_once_lives_on() -> None:
             )
             for _ in range(10):
                 unpin(client, [length.key], {there}, 5.0)
+            # It is to be called again while a worker is silent: Dask asks that one again.
+            until(
+                lambda: length.done() or unpin(client, [length.key], {there}, 5.0),
+                "the bytes are made again",
+                20.0,
+            )
             assert length.result(timeout=20) == 1000
             assert client.run(os.getpid, workers=[here]) == {here: left}
             hung_up = client.run(lambda dask_worker: dask_worker.hung_up, workers=[here, aside])
