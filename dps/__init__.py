@@ -57,7 +57,7 @@ __all__ = [
     "load",
 ]
 
-#: Where what users import is; and estimators that need PyTorch, which files may name.
+#: The modules of public names; and estimators that need PyTorch, which files may name.
 _LAZY = {
     "AllReduce": "dps.modes",
     "Async": "dps.modes",

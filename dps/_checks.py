@@ -1,4 +1,4 @@
-"""What values must be: by type hints, as whole numbers, as arrays.
+"""Checks of values: against type hints, as whole numbers, as arrays.
 
 Messages of a cluster and files are looked at by it, and so are models, whose kernels trust them.
 """
@@ -31,7 +31,7 @@ _LARGEST_INTEGER = 1 << 62
 
 @cache
 def check_of(hint: Any, least: int = -_LARGEST_INTEGER) -> Check:
-    """Whether a value is what a type hint says, and whole numbers are from `least` on.
+    """True if a value is what a type hint says, and whole numbers are from `least` on.
 
     Lists may be tuples, as msgpack brings them; true and false are no numbers. Whole numbers of a
     typed dict count something, from 0.

@@ -2,7 +2,7 @@
 
 
 def written_in_python(cls: type, method: str, kernel: str) -> bool:
-    """Whether a class has a method that is not the twin of the kernel it has.
+    """True if a class has a method that is not the twin of the kernel it has.
 
     cls: its ancestors, mixins among them, are asked in the order of inheritance.
     method, kernel: attributes that are twins of each other; who writes both, or the kernel, means

@@ -1,4 +1,4 @@
-"""What differs between the versions of scikit-learn that dps works with, 1.6 and newer."""
+"""Differences between the versions of scikit-learn that dps works with, 1.6 and newer."""
 
 from __future__ import annotations
 

@@ -45,9 +45,9 @@ if TYPE_CHECKING:
             """Pairs of rows to train on and to test on."""
 
         def get_n_splits(self, X: Any = None, y: Any = None, groups: Any = None) -> int:
-            """How many pairs there are."""
+            """Number of pairs of training and test rows."""
 
-    #: What `cv=` takes.
+    #: Values of `cv=`.
     Splitting: TypeAlias = int | Splitter | Iterable[tuple[ArrayLike, ArrayLike]]
     PathLike: TypeAlias = str | os.PathLike[str]
     RandomState: TypeAlias = int | np.random.RandomState | None
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
         | Literal["squared_error", "huber", "epsilon_insensitive", "quantile", "poisson", "gamma"]
     )
     ScoringLike: TypeAlias = str | RowScore | Callable[..., Any]
-    #: Of a search, which may have several.
+    #: Values of a search's `scoring=`, which may have several.
     ScorersLike: TypeAlias = (
         str | Callable[..., Any] | Sequence[str] | Mapping[str, str | Callable[..., Any]]
     )

@@ -9,7 +9,7 @@ import dps
 
 @click.group(name="dps")
 def main() -> None:
-    """What dps keeps on a cluster."""
+    """Show the objects of dps on a cluster."""
 
 
 @main.command()

@@ -127,7 +127,7 @@ class UnknownOutcomeError(ServerLostError):
 
 
 class StalledError(DPSError):
-    """Somebody who was waited for made no progress within the timeout."""
+    """A replica, shard or task made no progress within the timeout."""
 
 
 class ReplicaError(DPSError):

@@ -1,8 +1,10 @@
-"""Logistic regression with L1 by proximal steps on blocks of features (Li et al., OSDI 2014).
+"""L1 logistic regression by block proximal steps
+==============================================
 
-In each turn the workers push, of one block, their rows' gradient and a bound on its curvature. When
-all have, a function on the shards takes the block's step. A worker begins a turn when all turns
-before it but the last DELAY have had their steps (bounded delay).
+Li et al., OSDI 2014. In each turn the workers push the gradient of one block of features and a
+bound on its curvature. When all have, a function on the shards takes the proximal step of the
+block. A worker begins a turn once all turns before it, except the last DELAY, are done (bounded
+delay).
 """
 
 import time
@@ -21,7 +23,7 @@ X, y = StandardScaler().fit_transform(PIXELS[:, PIXELS.std(0) > 0]), DIGITS % 2
 
 
 def proximal_step(features):
-    """On a shard: the step of those features of which all workers have pushed."""
+    """Take the step of the features that all workers have pushed; runs on a shard."""
     full = features[:, 3] == WORKERS
     w, gradient, curvature, _, steps = features[full].T
     w = w - gradient / curvature
@@ -30,7 +32,7 @@ def proximal_step(features):
 
 
 def work(me):
-    """A worker, with its part of the rows."""
+    """Push gradients of a part of the rows; runs on a worker."""
     server, x, labels = dps.ParameterServer.connect("blocks"), X[me::WORKERS], y[me::WORKERS]
     for turn in range(PASSES * BLOCKS):
         passes, last = divmod(max(turn - DELAY, 0) - 1, BLOCKS)  # the turn to wait for
@@ -48,7 +50,7 @@ def work(me):
 
 
 def objective(w):
-    """What is minimised: the loss of all rows and the penalty."""
+    """Return the loss of all rows plus the penalty."""
     return np.logaddexp(0, (1 - 2 * y) * (X @ w)).sum() + L1 * abs(w).sum()
 
 

@@ -1,4 +1,9 @@
-"""Stochastic steps in the three modes side by side, on replicas with unequal rows."""
+"""The modes side by side
+======================
+
+Trains by stochastic steps in three modes, on replicas with unequal numbers of rows, and prints
+what the history says.
+"""
 
 import dask.array as da
 from distributed import Client, LocalCluster

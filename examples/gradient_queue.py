@@ -1,7 +1,9 @@
-"""A queue of gradients: workers put theirs in, and whoever fills it applies the mean of ten.
+"""A queue of gradients
+====================
 
-The queue is a sum and a count in one tensor. A function on the shard takes both out at once, so
-that each gradient is in one mean, and no token or lock is needed.
+Workers put gradients into a queue. The worker that fills it applies the mean of ten. The queue is
+a sum and a count in one tensor, and a function on the shard takes both out at once, so each
+gradient is in exactly one mean, without a token or a lock.
 """
 
 import numpy as np
@@ -16,7 +18,7 @@ X = np.c_[StandardScaler().fit_transform(X), np.ones(len(y))]
 
 
 def take_mean(queue):
-    """On the shard: the mean of what is in the queue, if that is enough; it is empty then."""
+    """Empty the queue and return its mean, if it is full; runs on a shard."""
     if queue[-1] < 10:
         return None
     mean = queue[:-1] / queue[-1]
@@ -25,7 +27,7 @@ def take_mean(queue):
 
 
 def work(seed):
-    """A worker: gradients of mini-batches into the queue, and means out of it."""
+    """Put gradients of mini-batches into the queue, and take means out."""
     server, rng = dps.ParameterServer.connect("queue"), np.random.default_rng(seed)
     for _ in range(200):
         rows = rng.integers(len(y), size=32)

@@ -1,10 +1,12 @@
-"""A dataframe that the workers have no memory for: written to files, and streamed from them.
+"""A dataframe larger than memory
+==============================
+
+Trains on more rows than two small workers can hold::
 
     pip install -e . && python examples/larger_than_memory.py
 
-Two workers may have little more memory than they need before they have any data. The rows take
-more than that, once they are encoded: they are read once, kept as codes of a byte or two on the
-workers' disks, and encoded again in each pass, in a thread beside the one that trains.
+dps reads the rows once and keeps codes of one or two bytes on the workers' disks. A second thread
+encodes them again in each pass, while the first one trains.
 """
 
 import logging
@@ -30,7 +32,7 @@ PAUSED = 0.8  # the part of its limit at which Dask pauses a worker
 
 
 def idle() -> int:
-    """Bytes that a worker takes which has imported all that it needs, and has no data."""
+    """Return the bytes that a worker uses before it has any data."""
     import pyarrow.parquet  # noqa: F401
 
     import dps  # noqa: F401
@@ -39,7 +41,7 @@ def idle() -> int:
 
 
 def little_memory() -> int:
-    """The limit of a worker, in bytes: what is installed decides what it takes when idle."""
+    """Return a memory limit for a worker, in bytes."""
     with (
         LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0") as cluster,
         Client(cluster) as client,
@@ -49,7 +51,7 @@ def little_memory() -> int:
 
 
 def write(folder: Path, files: int) -> None:
-    """Trips between cities; some are late more often, and so are evenings."""
+    """Write trips between cities; some cities, and evenings, are late more often."""
     rng = np.random.default_rng(0)
     slow = rng.normal(size=len(CITIES))
     for number in range(files):
@@ -62,7 +64,7 @@ def write(folder: Path, files: int) -> None:
 
 
 def main(folder: Path, client: Client) -> None:
-    """Train, and say what it took."""
+    """Train, and print what it took."""
     trips = dd.read_parquet(folder)
     parts = {name: trips[name].astype("category") for name in PARTS}
     X = trips[["start", "end"]].assign(**parts)

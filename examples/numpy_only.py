@@ -1,4 +1,9 @@
-"""NumPy data, no cluster: dps inside a scikit-learn pipeline, on threads of this process."""
+"""NumPy data without a cluster
+============================
+
+Without a Dask client dps trains in threads of this process. Here it is the last step of a scikit-
+learn pipeline.
+"""
 
 from sklearn.datasets import load_breast_cancer
 from sklearn.model_selection import cross_val_score

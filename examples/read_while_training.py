@@ -1,4 +1,8 @@
-"""A model is trained into a named server; another process predicts with it meanwhile."""
+"""Read a model while it trains
+============================
+
+A fit writes its model into a named parameter server. Another process predicts with it meanwhile.
+"""
 
 from tempfile import TemporaryDirectory
 
@@ -9,7 +13,7 @@ import dps
 
 
 def follow(X, y):
-    """Score the model in another process, three times that there is a newer one."""
+    """Score the newest model three times, in another process."""
     seen = {}
     with dps.ServedModel("tumours") as served:
         while len(seen) < 3:

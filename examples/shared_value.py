@@ -1,4 +1,8 @@
-"""Two networks and one parameter server: what one worker changes, the other one sees."""
+"""Two networks and one parameter server
+=====================================
+
+What one worker changes in a shared network, another worker sees.
+"""
 
 import numpy as np
 from distributed import Client
@@ -7,17 +11,17 @@ import dps
 
 
 def network(server, x):
-    """A network of two layers, whose parameters are on the server."""
+    """Compute a network of two layers with the parameters on the server."""
     return np.maximum(x @ server.pull("hidden"), 0) @ server.pull("output")
 
 
 def look(x):
-    """What the network makes of x, on any worker."""
+    """Return the output of the network for x, on any worker."""
     return network(dps.ParameterServer.connect("shared"), x).round(3)
 
 
 def change_and_look(x):
-    """The same, once a layer has been changed."""
+    """Change a layer, and return the output for x."""
     server = dps.ParameterServer.connect("shared")
     server.assign("output", 10 * server.pull("output"))
     return network(server, x).round(3)

@@ -1,10 +1,12 @@
-"""Mails as words, spam or not: text from a dask bag, through hashed words, to a model.
+"""Spam: text from a Dask bag
+==========================
 
-    pip install -e ".[examples]" && python examples/text.py
+Splits mails into words, hashes each word to a column, and trains a linear model::
 
-Rows of text have lists of words; each word's hash is its column, so that nothing is learned of the
-words before training, and no worker needs a vocabulary. Without a file of mails of your own (a
-parquet file with the columns "text" and "spam") there are made ones.
+    pip install -e ".[examples]" && python examples/text.py [MAILS.parquet]
+
+Hashing learns nothing from the words, so no worker needs a vocabulary. A parquet file of your own
+has the columns "text" and "spam"; without one the script makes mails up.
 """
 
 import sys
@@ -24,7 +26,7 @@ WORDS = 2**18
 
 
 def made_up_mails(path: Path, mails: int = 8_000) -> None:
-    """Mails of words that are drawn by chance; those of spam are drawn from others too."""
+    """Make up mails of random words; spam has some words of its own."""
     rng = np.random.default_rng(0)
     common = [f"word{number}" for number in range(3_000)]
     tempting = [f"offer{number}" for number in range(300)]
@@ -37,7 +39,7 @@ def made_up_mails(path: Path, mails: int = 8_000) -> None:
 
 
 def as_rows(texts: list[str]) -> scipy.sparse.csr_matrix:
-    """A partition of texts as CSR; the same columns for the same words, everywhere."""
+    """Turn a partition of texts into CSR, with the same column for a word everywhere."""
     return HashingVectorizer(n_features=WORDS, norm="l2").transform(texts)
 
 

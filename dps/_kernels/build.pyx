@@ -1,4 +1,4 @@
-"""How the compiled modules were built, and the instructions that they use on this processor."""
+"""The build of the compiled modules, and the instructions they use on this processor."""
 from dps._kernels.checks cimport DPS_DEBUG
 
 cdef extern from "clones.h":

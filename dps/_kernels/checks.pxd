@@ -1,4 +1,4 @@
-# What the `def` wrappers of all kernels check once a call, and how loops see what is not finite.
+# Checks of the kernels' `def` wrappers, once a call, and the loops' test for finite values.
 # Values inside index arrays come from trusted code: they are looked at in a DPS_DEBUG build only,
 # where raw pointers have no other guard.
 from cython cimport floating
@@ -28,7 +28,7 @@ cdef inline int same_length(str name, Py_ssize_t actual, Py_ssize_t expected) ex
 
 
 cdef inline char* vector_of(str name, array, str dtype, Py_ssize_t size) except? NULL:
-    # Where the elements are of an array that is to be a whole vector.
+    # The elements of an array that must be a whole vector.
     if array.dtype != dtype or not (array.flags.c_contiguous and array.flags.aligned):
         raise ValueError(f"{name} must be contiguous, aligned {dtype}, got {array.dtype}")
     same_length(name, array.size, size)
@@ -54,7 +54,7 @@ cdef inline int indices_below(
     return 0
 
 
-# What has been seen of elements: zero while all were finite, see finite.h.
+# Zero while all elements were finite, see finite.h.
 ctypedef struct NotFinite:
     int32_t floats
     int64_t doubles

@@ -119,7 +119,7 @@ cdef class Standardised(Coordinates):
                 out[at + j] = gradient[at + j] / self.scale_0
 
     cdef void _shift(self, const double* coef, double* out) noexcept nogil:
-        """What the means of the features add to each output."""
+        """The part of each output that comes from the means of the features."""
         cdef Py_ssize_t f, j, k = self.n_outputs
         if k == 1:
             out[0] = dps_dot(self._mean, coef, self.n_features)

@@ -24,7 +24,8 @@ ctypedef fused code_t:
     int16_t
     int32_t
 
-# What a row stores of a column, or of several. Codes begin at -1, so tables begin one earlier.
+# The stored values of a row for a column, or for several. Codes begin at -1, so tables begin one
+# earlier.
 cdef extern from "mix.h" nogil:
     uint64_t dps_mix(uint64_t x)
 

@@ -240,7 +240,7 @@ cdef int _touch(
     cdef int* places
     cdef int* starts
     cdef Keys keys
-    # What is not of the table is the first thing that a batch touches.
+    # A batch touches the parameters outside of the table first.
     need(&laid.keys, behind)
     for row in range(machine.n_held, machine.n_held + behind):
         touch_key(&laid.keys, row)
@@ -303,7 +303,7 @@ cdef void _raw_touched(
 
 
 cdef class FactorizationGradient(BlockGradient):
-    """Of a factorization machine under a loss, shaped as `dps.models.factorization` says."""
+    """Gradient of a factorization machine, shaped as `dps.models.factorization` says."""
 
     def __cinit__(self, shape, LossKernel loss, *, bint single):
         cdef Machine* machine = &self.machine
@@ -389,7 +389,7 @@ cdef class FactorizationGradient(BlockGradient):
         return 0
 
     cdef const int64_t* _rows_of_keys(self, KeyedRows keys) noexcept nogil:
-        """Which row each key stands for, as far as fields are told apart; those of no row are 0."""
+        """The row of each key, if fields matter; 0 for keys without a row."""
         cdef Py_ssize_t i
         cdef int64_t* ids
         if not self.tabled or self.machine.fields is NULL:

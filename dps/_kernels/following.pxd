@@ -7,7 +7,7 @@ cdef enum:
     CHUNK = 256     # coordinates that are worked on at a time, in the first cache
     SERIES = 6      # terms of the logarithm of a shrinkage
 
-# How coordinates follow updates that brought them no gradient. Update `before` + i, i from 1, has
+# Coordinates that follow updates without a gradient. Update `before` + i, i from 1, has
 # rate[i - 1]; entry i of a table is over the first i of these.
 cdef struct Lazy:
     UpdateSpec spec
@@ -28,7 +28,7 @@ cdef struct Lazy:
 
 
 cdef inline bint is_lagging(const Lazy* lazy, bint penalised) noexcept nogil:
-    """Whether such coordinates change without a gradient at all."""
+    """True if such coordinates change without a gradient."""
     return lazy.spec.kind == MOMENTUM or penalised and (lazy.l1 != 0 or lazy.l2 != 0)
 
 

@@ -1,4 +1,4 @@
-"""How coordinates follow updates that brought them no gradient, exactly.
+"""Exact updates of coordinates that missed updates without a gradient.
 
 As if each of them had been applied with a gradient of zero. With step sizes s_1 ... s_k, the k
 proximal steps that a coordinate has missed are one: ::
@@ -67,7 +67,7 @@ cdef inline double _shrunk(
 
 
 cdef inline double _decay(const Lazy* lazy, int64_t since, int64_t now) noexcept nogil:
-    # What is beyond the exponents of doubles is zero, also where an int could not hold it.
+    # Values below the exponents of doubles are zero, also where an int could not hold it.
     cdef int64_t scale = max(lazy.scales[since] - lazy.scales[now], -4096)
     return ldexp(lazy.decays[since] / lazy.decays[now], <int> scale)
 

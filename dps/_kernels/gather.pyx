@@ -118,7 +118,7 @@ cdef class ColumnTable:
 
     @property
     def n_columns(self):
-        """How many columns there are."""
+        """Number of columns."""
         return self.width
 
     def __reduce__(self):

@@ -5,7 +5,7 @@ cdef enum:
     DIRECT = 1 << 18    # keys that there can be up to which the table has an entry for each
     SPARSE = 4          # entries of a hash table for one that is used, at least
 
-# Where a key stands in a list, if the batch is the list's; else the entry is free.
+# The place of a key in a list, if the batch is the list's; else the entry is free.
 cdef struct Entry:
     int32_t place
     int32_t batch
@@ -29,8 +29,8 @@ cdef inline Py_ssize_t hashed(int64_t key, int shift) noexcept nogil:
 
 
 cdef inline Py_ssize_t touch(Keys* keys, int64_t key) noexcept nogil:
-    # Where a key stands. It is put there; `need` has made room.
-    # What is there already is written once more: no branch asks, since none could guess it.
+    # The place of a key. It is put there; `need` has made room.
+    # A known key is written once more: a branch would be mispredicted.
     cdef Py_ssize_t at
     cdef int32_t place = <int32_t> keys.count, fresh
     cdef Entry* entry

@@ -85,7 +85,7 @@ cdef class KeyList:
         next_batch(&self.keys)
 
     def add(self, keys):
-        """Where each of these stands."""
+        """Places of these keys."""
         cdef int64_t key
         places = []
         for key in keys:

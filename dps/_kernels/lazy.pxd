@@ -2,7 +2,7 @@ from libc.stdint cimport int64_t
 
 from dps._kernels.following cimport Lazy
 
-# Where the vectors of a shard lie: of length `size`, rows of state too.
+# The vectors of a shard, of length `size`, with rows of state.
 cdef struct Held:
     Py_ssize_t size
     char* params

@@ -1,7 +1,7 @@
 """Updates of the coordinates that a sparse batch touches; the others follow when they are needed.
 
 A coordinate remembers the update up to which it is up to date (``since``), by its number over the
-life of the parameters; whoever needs it brings it up to the present one first, by `follow`. At the
+life of the parameters; its reader brings it up to the present one first, by `follow`. At the
 end of an epoch all are flushed, so that nothing outside of an epoch sees anything lazy.
 
 A key stands for one coordinate or for a row of ``width``, whose updates are counted together. It
@@ -156,7 +156,7 @@ cdef Span _span(const Lazy* lazy, Py_ssize_t start, Py_ssize_t stop) noexcept no
 cdef bint _since(
     const Lazy* lazy, const Held* held, int64_t key, const Span* span, int64_t now, int64_t* since
 ) noexcept nogil:
-    """How far coordinates of a row have come; whether they are behind."""
+    """Update number of a row's coordinates, and whether they are behind."""
     cdef Py_ssize_t j
     if not is_lagging(lazy, span.penalised) or held.since[key] - lazy.before >= now:
         return False
@@ -255,7 +255,7 @@ cdef bint _flush(
 
 
 cdef inline int64_t _entry(const Lazy* lazy, int64_t now, int64_t least) noexcept nogil:
-    """Where an update stands in the tables."""
+    """Place of an update in the tables."""
     return max(least, min(now - lazy.before, <int64_t> lazy.steps))
 
 

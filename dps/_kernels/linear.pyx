@@ -64,7 +64,7 @@ cdef inline Py_ssize_t _row(const int64_t* order, Py_ssize_t i) noexcept nogil:
 
 
 cdef Py_ssize_t padded_outputs(Py_ssize_t k) noexcept nogil:
-    """How many outputs whole tiles have."""
+    """Number of outputs of whole tiles."""
     cdef Py_ssize_t tile = dps_tile(k)
     return (k + tile - 1) // tile * tile
 

@@ -168,7 +168,7 @@ cdef double _block(
 
 
 cdef Py_ssize_t _stored(const Rows* rows, Py_ssize_t at, Py_ssize_t n) noexcept nogil:
-    """How many values n CSR rows from ``at`` have."""
+    """Number of values of n CSR rows from ``at``."""
     if rows.kind == CSR:
         return (<const int*> rows.indptr)[at + n] - (<const int*> rows.indptr)[at]
     return (<const int64_t*> rows.indptr)[at + n] - (<const int64_t*> rows.indptr)[at]
@@ -307,7 +307,7 @@ cdef void _raw(
 
 
 cdef class LinearGradient(Gradient):
-    """Of ``X @ coef + intercept`` under a loss; params are (f, k) coefficients, then (k,).
+    """Gradient of ``X @ coef + intercept`` under a loss; params are (f, k) coefficients, then (k,).
 
     These are of ``(X - centre) / scale``; rows are read as they are.
     """

@@ -53,7 +53,7 @@ cdef void _sparse(
     Py_ssize_t m, const double* centre, double* sums, double* squares, double* pairs,
     double* present, floating example,
 ) noexcept nogil:
-    """What rows lack is zero; ``present``, NULL about zero, is the weight of what they have.
+    """Missing elements are zero; ``present``, NULL about zero, is the weight of the others.
 
     A column's two sums grow side by side in ``pairs``, which is zero.
     """

@@ -35,7 +35,7 @@ cdef enum:
 
 
 cdef void _prepare(NetworkGradient self, const floating* params, bint back) noexcept nogil:
-    """What follows from the parameters alone, once a batch."""
+    """Values that depend on the parameters alone, once a batch."""
     cdef Network* net = &self.net
     cdef Py_ssize_t i, j, c, b, h = net.sizes[1], d = net.width
     cdef const floating* dense = params + net.weights + net.n_plain * h
@@ -281,7 +281,7 @@ cdef void _take_sparse(
 cdef Py_ssize_t _stored_in(
     const Rows* rows, const int64_t* order, Py_ssize_t at, Py_ssize_t n
 ) noexcept nogil:
-    """How many values n CSR rows of a batch have."""
+    """Number of values of n CSR rows of a batch."""
     cdef Py_ssize_t i, row, total = 0
     for i in range(at, at + n):
         row = row_of(order, i)
@@ -319,7 +319,7 @@ cdef void _take(
 
 
 cdef class NetworkGradient(BlockGradient):
-    """Of a network under a loss, whose shape is that of :class:`dps.models.network.Shape`."""
+    """Gradient of a network under a loss, shaped as `dps.models.network.Shape` says."""
 
     def __cinit__(self, shape, LossKernel loss, *, bint single):
         cdef Network* net = &self.net

@@ -23,7 +23,7 @@ cdef extern from "update_spec.h":
 
 
 cdef enum:
-    # What coordinates are to an update.
+    # Kinds of coordinates for an update.
     FREE            # trained, without a penalty
     PENALISED       # trained
     UNTRAINED       # changed by their gradient itself

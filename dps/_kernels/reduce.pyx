@@ -60,7 +60,7 @@ cdef bint sum_slots(
 
 
 cdef bint is_finite(const floating* x, Py_ssize_t n) noexcept nogil:
-    """Whether all elements are finite."""
+    """True if all elements are finite."""
     if floating is float:
         return dps_is_finite_float(x, n)
     else:

@@ -124,7 +124,7 @@ cdef class BlockRows:
 
 
 cdef class KeyedRows(KeyList):
-    """What a batch touches, and its CSR rows with places among these keys instead of columns."""
+    """The keys of a batch, and its CSR rows with places among these keys as columns."""
 
     def __cinit__(self, Py_ssize_t size, *args):
         self.values, self.places, self.starts = Buffer(), Buffer(), Buffer()
@@ -195,7 +195,7 @@ cdef int _touch(
 
 
 cdef class Gradient:
-    """What a model's kernel is: it adds the gradient of a batch to a sum.
+    """The interface of a model's kernel, which adds the gradient of a batch to a sum.
 
     A batch is `begin`, some calls of `add`, and `finish`, all at the same parameters.
     """
@@ -292,7 +292,7 @@ cdef class Gradient:
     cdef Py_ssize_t _limit(
         self, BlockRows block, const int64_t[::1] order, Py_ssize_t start, Py_ssize_t stop
     ) except -1:
-        """How many rows there are, of which some are chosen, after a look at the choice."""
+        """Number of rows, of which some are chosen, after a check of the choice."""
         cdef Py_ssize_t limit = block.rows.length if order is None else order.shape[0]
         self.check(block)
         if not 0 <= start <= stop <= limit:

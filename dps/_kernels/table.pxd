@@ -1,11 +1,11 @@
 from libc.stdint cimport int32_t, int64_t, uint64_t
 
 cpdef enum:
-    # What stands in `ids` where no row is.
+    # Values of `ids` without a row.
     FREE = 0
     LEFT = -1           # one has been; what is looked for may lie behind it
     MAKING = -2         # less the id whose row is being made
-    # Where the row of an id is not.
+    # The place of an id without a row.
     NOWHERE = -1
     FULL = -2
     NOT_YET = -3        # it has been seen too seldom

@@ -1,15 +1,15 @@
 """Rows of a table of embeddings, made when they are first touched.
 
 Owns where the row of an id lies, what a new one holds, how often an id must be seen before it has
-one, and how rows that nobody touches are given up. A row's place tells nothing: it is found by its
-id (collisionless), and what a new one holds follows from seed and id alone, so that the table does
-not depend on who made it, or on how many shards and ranks there are. The rows are a hash table
+one, and how rows that no batch touches are given up. A row's place tells nothing: it is found by
+its id (collisionless), and what a new one holds follows from seed and id alone, so that the table
+does not depend on who made it, or on how many shards and ranks there are. The rows are a hash table
 themselves, with linear probing inside of a region. It must not know ranks, modes or batches.
 
-Protocol. An entry of ``ids`` goes from FREE or LEFT to MAKING - id, by whoever wins it; the row is
-written; then the entry becomes id + 1. Who wants that id waits for it; others pass by. No entry
-becomes FREE or LEFT while others look (`expire` wants quiet). So two who make the same id at once
-probe the same entries, and one of them wins: an id never has two rows. A crash between the two
+Protocol. An entry of ``ids`` goes from FREE or LEFT to MAKING - id, by the thread that wins it; the
+row is written; then the entry becomes id + 1. Who wants that id waits for it; others pass by. No
+entry becomes FREE or LEFT while others look (`expire` wants quiet). So two who make the same id at
+once probe the same entries, and one of them wins: an id never has two rows. A crash between the two
 steps leaves MAKING: the id has no row until the table is laid out anew, and what is pushed to it is
 dropped after a wait of a second.
 """
@@ -36,7 +36,7 @@ cdef enum:
 
 
 cdef inline int64_t _read(const int64_t* at, int64_t id) noexcept nogil:
-    """What an entry holds, once nobody writes the row of this id there."""
+    """The content of an entry, once no writer makes the row of this id there."""
     cdef int64_t found = dps_get(at)
     cdef int tries = 0
     while found == MAKING - id and tries < MAX_TRIES:
@@ -77,7 +77,7 @@ cdef void _draw(const Table* table, int64_t id, floating* out) noexcept nogil:
 
 
 cdef void draw(const Table* table, int64_t id, void* out) noexcept nogil:
-    """What a new row of an id holds; zeros of one that has not been seen often enough."""
+    """The first values of an id's row; zeros if it has not been seen often enough."""
     if table.min_count > 1:
         memset(out, 0, table.width * (4 if table.single else 8))
     elif table.single:
@@ -128,7 +128,7 @@ cdef int64_t make(const Table* table, int64_t id, int64_t now) noexcept nogil:
             return FULL
         before = dps_get(table.ids + spare)
         if before != FREE and before != LEFT:
-            continue    # somebody else has it now, perhaps for this id
+            continue    # another thread has it now, perhaps for this id
         if not dps_swap(table.ids + spare, before, MAKING - id):
             continue
         if table.single:

@@ -2,7 +2,7 @@ from libc.stdint cimport int64_t
 
 from dps._kernels.keys cimport Keys
 
-# What is done with vectors of one type, as functions that take no type: chosen once, by whoever
+# Operations on vectors of one type, as functions without a type: chosen once, by the code that
 # holds the vectors. Each is the function of the same name in reduce.pyx, keys.pyx or below.
 ctypedef bint (*CopyChecked)(void* out, const void* x, Py_ssize_t n) noexcept nogil
 ctypedef bint (*IsFinite)(const void* x, Py_ssize_t n) noexcept nogil

@@ -45,7 +45,7 @@ cdef class KeyedParams:
         self.epoch = epoch
 
     cdef Py_ssize_t _find(self, const int64_t* keys, Py_ssize_t n) except -1 nogil:
-        """Where keys lie, in `found`; behind that, the places of those that have no row."""
+        """Find the places of keys, in `found`; behind that, of keys that have no row."""
         cdef int64_t* rows = <int64_t*> self.found.fit(2 * n * sizeof(int64_t))
         cdef Py_ssize_t i, new = 0
         for i in range(n):
@@ -133,7 +133,7 @@ cdef class KeyedParams:
         return lazy.flush(&self.update.lazy, self.update.single, &self.held, start, stop, now)
 
     cdef bint is_last(self, int64_t now) noexcept nogil:
-        """Whether an update is the last of its epoch."""
+        """True for the last update of an epoch."""
         return now == self.update.lazy.before + self.update.lazy.steps
 
     cdef void expire_rows(self, Py_ssize_t start, Py_ssize_t stop, int64_t now) noexcept nogil:

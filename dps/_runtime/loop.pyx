@@ -22,7 +22,7 @@ from dps._runtime.step import ENDINGS as STEP_ENDINGS
 cdef enum:
     BAD_LOSS = 100
 
-# How `StepLoop.run` ended.
+# Endings of `StepLoop.run`.
 ENDINGS = {**STEP_ENDINGS, BAD_LOSS: "loss"}
 
 cdef struct Part:
@@ -47,7 +47,7 @@ cdef void _share(Part* parts, Py_ssize_t n, Py_ssize_t wanted, Py_ssize_t left) 
         best, largest = -1, -1
         for p in range(n):
             remainder = parts[p].left * wanted % left
-            # Who has more than the rounded share has had its row.
+            # A part with more than the rounded share has had its row.
             if remainder > largest and parts[p].share == parts[p].left * wanted // left:
                 best, largest = p, remainder
         parts[best].share += 1
@@ -55,7 +55,7 @@ cdef void _share(Part* parts, Py_ssize_t n, Py_ssize_t wanted, Py_ssize_t left) 
 
 
 def shares(lefts, Py_ssize_t wanted):
-    """How many of `wanted` rows come from each part, in proportion to what is left of each.
+    """Numbers of the `wanted` rows from each part, in proportion to the rest of each.
 
     What rounding leaves over goes to the largest remainders, one row each.
     """
@@ -134,7 +134,7 @@ cdef class StepLoop:
 
     @property
     def done(self):
-        """Whether all steps of the epoch are behind."""
+        """True after the last step of the epoch."""
         return self.step == self.steps
 
     cdef Py_ssize_t _size(self, Py_ssize_t step) noexcept nogil:

@@ -1,4 +1,4 @@
-"""What users write in Python, as the loops call it: a model's gradient.
+"""Users' Python code, as the loops call it: a model's gradient.
 
 Owns how rows reach a model in Python, and how what it raises reaches the interpreter again. It must
 not know ranks or modes.

@@ -9,13 +9,13 @@ from dps._runtime.channel.host_sum cimport HostReducer
 from dps._runtime.wire.message cimport Request
 
 
-# Which shard has a key of the whole vector.
+# The shard that has a key of the whole vector.
 cdef struct KeyMap:
     Py_ssize_t width            # elements that a key stands for
     int64_t table_rows          # of the table whose ids keys below 0 are
     const int64_t* starts       # of each shard's keys, ascending
 
-# Where the rank is.
+# The position of the rank.
 cdef struct Way:
     int64_t epoch
     int64_t last                # step of the epoch

@@ -30,7 +30,7 @@ from dps._runtime.wire.message cimport (
 #: Keys where they are ids.
 cdef Py_ssize_t MANY = <Py_ssize_t> 1 << 62
 
-#: How a call ended, for the interpreter.
+#: Endings of a call, for the interpreter.
 ENDINGS = {RAN: "ran", BAD_GRADIENT: "gradient", BAD_UPDATE: "update", STOPPED: "stopped"}
 
 
@@ -87,7 +87,7 @@ cdef class Step:
 
     @property
     def single(self):
-        """Whether vectors are float32."""
+        """True if vectors are float32."""
         return self.numbers.single
 
     def staleness(self):
@@ -121,11 +121,11 @@ cdef class Step:
 
     @property
     def needs_pull(self):
-        """Whether parameters are to be pulled before an epoch's first step."""
+        """True if parameters must be pulled before an epoch's first step."""
         return False
 
     def clock_distance(self):
-        """How far ahead a step began since the last call, at most; NaN where nobody counts."""
+        """Largest lead of a step at its start since the last call; NaN if no rank counts."""
         return float("nan")
 
     def push_gradient(self, grad, int64_t rows, double rate):
@@ -138,7 +138,7 @@ cdef class Step:
 
     @property
     def busy(self):
-        """Whether a push is under way."""
+        """True while a push is under way."""
         return False
 
     def wait_for_answers(self):
@@ -314,7 +314,7 @@ cdef class Step:
         return self.pushed(rate) if status == RAN else status
 
     cdef char* _taken(self) noexcept nogil:
-        """Where what comes of a push is to lie."""
+        """Place for the answer to a push."""
         return self.params
 
     cdef int pushed(self, double rate) except -1 nogil:

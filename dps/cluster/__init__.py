@@ -1,1 +1,1 @@
-"""Where replicas run: the workers of a Dask cluster, or threads of this process."""
+"""Places where replicas run: the workers of a Dask cluster, or threads of this process."""

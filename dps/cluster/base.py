@@ -1,4 +1,4 @@
-"""What training needs of a place to run: data, shards, replicas, and an end.
+"""The interface of a place where training runs: data, shards, replicas, and an end.
 
 A cluster object lives for one fit. Whatever it made is gone after `close`.
 """
@@ -39,7 +39,7 @@ class RankSpec(Protocol):
 
     @property
     def worker(self) -> str:
-        """Where it runs."""
+        """Address of the worker."""
 
     @property
     def pieces(self) -> tuple[Piece, ...]:
@@ -97,7 +97,7 @@ class ShardPlan:
 class Cluster(ABC):
     """A place to run one fit; what only a cluster of workers has is as if there were none."""
 
-    #: Whether replicas keep account of their time, and events are published.
+    #: True if replicas count their time, and events are published.
     watched: bool = True
 
     def __init__(self) -> None:
@@ -213,7 +213,7 @@ class Cluster(ABC):
         return session
 
     def is_retired(self, worker: str | None) -> bool:
-        """Whether a worker that is gone, or leaves, was asked to."""
+        """True if a worker that is gone, or leaves, was asked to."""
         return False
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Which cluster a fit runs on."""
+"""Choice of the cluster that a fit runs on."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def in_this_process() -> Iterator[None]:
 
 
 def cluster_for(client: Any, fit: str, options: Options) -> Cluster:
-    """Where to run: the given or the active client's workers, else threads of this process."""
+    """Choose the workers of the given or the active client, else threads of this process."""
     from dps.cluster.threads import ThreadCluster
 
     if client is None and "distributed" in sys.modules and not _here.get():
@@ -86,5 +86,5 @@ def cluster_for(client: Any, fit: str, options: Options) -> Cluster:
         from dps.cluster.dask import DaskCluster
 
         return DaskCluster(client, fit, float(options.timeout), float(options.silence))
-    # A child process is somebody's worker already: joblib's, for example.
+    # A child process is a worker of another library already: joblib's, for example.
     return ThreadCluster(fit, 1 if multiprocessing.parent_process() is not None else None)

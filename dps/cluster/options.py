@@ -1,4 +1,4 @@
-"""How fits run on a cluster, as Dask's configuration says under ``dps``."""
+"""Options of fits on a cluster, in Dask's configuration under ``dps``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def register() -> None:
 
 @dataclass(frozen=True)
 class Options:
-    """What ``dask.config.set({"dps.timeout": 10})`` and the like ask for; docs/data.md has them.
+    """Options of Dask's configuration, such as ``dps.timeout``; see docs/reference/options.md.
 
     Defaults are equal to those in dps.yaml, which Dask shows.
 
@@ -41,16 +41,16 @@ class Options:
     'disk'
     """
 
-    n_shards: int | Literal["auto"] = "auto"  # that hold the parameters; "auto": see docs/modes.md
+    n_shards: int | Literal["auto"] = "auto"  # see docs/concepts/shards.md
     rebalance: bool | Literal["auto"] = "auto"  # whether rows may be copied to other workers
-    # Where data is kept that Dask has not persisted; None keeps nothing.
+    # The storage of data that Dask has not persisted; None keeps nothing.
     cache: Literal["auto", "memory", "disk"] | None = "auto"
     timeout: float = 60.0  # seconds without progress that are an error
     silence: float = 2.0  # seconds without any answer after which another host is gone
     grace: float = 2.0  # seconds in which workers may end what runs, and say that they are there
     max_losses: int | None = None  # lost workers that a fit survives; None: any number
     fruitless_losses: int = 3  # losses in a row without progress that a fit survives
-    # What follows when a worker dies with rows that cannot be computed again.
+    # The action when a worker dies with rows that cannot be computed again.
     on_data_loss: Literal["error", "drop"] = "error"
     monitor: bool = True  # whether fits report to the dashboard
 

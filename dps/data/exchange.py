@@ -1,4 +1,4 @@
-"""How all rows are dealt out to new partitions by chance, and put together there.
+"""An exchange that deals all rows out to new partitions by chance.
 
 The draw is one of row numbers alone, the same on every machine. It knows nothing of where
 partitions lie.

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Hashes:
-    """What is kept of values whose hashes alone are wanted: a tenth of the memory."""
+    """Hashes in place of the values, in a tenth of the memory."""
 
     values: NDArray[np.uint64]  # (n,)
 

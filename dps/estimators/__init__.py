@@ -1,7 +1,7 @@
-"""What estimators are made of; `dps` has those that users import.
+"""Building blocks of estimators; `dps` has the estimators for users.
 
 A new one derives from :class:`Classifier` or :class:`Regressor` and is decorated by
-:func:`estimator`, see docs/extending.md.
+:func:`estimator`, see docs/howto/extending.md.
 """
 
 from __future__ import annotations

@@ -51,9 +51,9 @@ _ADAM = 0.001
 _MODEL = """
 model : object or callable
     With `layout`, ``init(rng)``, ``loss_gradient(params, batch, out)`` and ``raw(params, batch)``,
-    see docs/models.md; :func:`dps.models.check` says what is wrong with one. Or a class or function
-    that makes one, called with the number of columns and of classes or outputs, and with
-    ``hidden=64`` where the estimator has ``model__hidden=64``.
+    see docs/howto/own_models.md; :func:`dps.models.check` finds what is wrong with one. Or a
+    class or function that makes one, called with the number of columns and of classes or
+    outputs, and with ``hidden=64`` where the estimator has ``model__hidden=64``.
 """
 
 _FITTED = """
@@ -66,7 +66,7 @@ params_ : dict of str to array
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class UserModelEstimator(MakesModel, DistributedEstimator):
-    """What estimators share whose models are users' own, and take stochastic steps."""
+    """The common part of estimators with users' own models, trained by stochastic steps."""
 
     optimizer: OptimizerLike = "auto"
     learning_rate: RateLike = "auto"
@@ -84,10 +84,10 @@ class UserModelEstimator(MakesModel, DistributedEstimator):
     _saved: ClassVar[tuple[str, ...]] = ("_params",)
 
     def _takes(self) -> str:
-        """What the model is given of rows."""
+        """The form in which the model gets rows."""
         raise NotImplementedError
 
-    #: What is known of the arrays that were given to the fit at work, where X is no table.
+    #: Facts about the arrays of the current fit, if X is no table.
     _arrays = cast("Arrays | None", None)
 
     def _table(self, X: Any, fitting: bool = False) -> Any:
@@ -113,7 +113,7 @@ class UserModelEstimator(MakesModel, DistributedEstimator):
         return super()._table(X, fitting)
 
     def _matrix(self, X: Any, given: Arrays, known: Any) -> Any:
-        """What stands for arrays, where they are as those that are known."""
+        """A stand-in for arrays that match the known ones."""
         same = isinstance(known, Arrays) and (given.shapes, given.names) == (
             known.shapes,
             known.names,
@@ -154,7 +154,7 @@ class UserModelEstimator(MakesModel, DistributedEstimator):
         return [*["partial_fit"] * request.partial, *minibatch_only_parameters(self)]
 
     def _how(self) -> tuple[Optimizer, Schedule]:
-        """How steps are taken."""
+        """The optimizer and the schedule of steps."""
         given: Any = self.optimizer
         if isinstance(given, str):  # of "sgd" no step is taken
             given = {"auto": "adam", "lbfgs": "sgd"}.get(given, given)
@@ -195,7 +195,7 @@ class UserModelEstimator(MakesModel, DistributedEstimator):
         )
 
     def _takes_passes(self, model: Any, survey: Survey) -> bool:
-        """Whether there are passes over all rows by L-BFGS."""
+        """True if there are passes over all rows by L-BFGS."""
         untrained = [tensor.name for tensor in model.layout.tensors if not tensor.trained]
         if self.optimizer == "lbfgs":
             if untrained:
@@ -208,7 +208,7 @@ class UserModelEstimator(MakesModel, DistributedEstimator):
         return asked_for_none and survey.tol is not None and fit
 
     def _fitted(self, model: Any, params: NDArray[np.floating]) -> dict[str, Any]:
-        """How many outputs there are; see `DistributedEstimator._fitted`."""
+        """The number of outputs; see `DistributedEstimator._fitted`."""
         return {} if self._classification else {"n_outputs_": model.n_outputs}
 
 
@@ -230,7 +230,7 @@ def _check_same(before: Any, model: Any) -> None:
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class _Custom(UserModelEstimator):
-    """What the two estimators share."""
+    """The common part of the two estimators."""
 
     model: Any = field(kw_only=False)
 

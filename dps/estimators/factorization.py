@@ -57,7 +57,7 @@ _RATE_OF_ADAMW = 0.05
 #: would be too much where epochs are long ("How to set AdamW's weight decay as you scale model and
 #: dataset size", Wang and Aitchison, 2024): rare categories would be forgotten between their rows.
 _DECAY, _MOST_DECAY = 24.0, 0.1
-#: How large elements of factors begin.
+#: Initial size of elements of factors.
 _START = 0.1
 
 
@@ -67,7 +67,7 @@ class _Machine(FittedModel):
 
     @property
     def table(self) -> TableRows | None:
-        """Of a machine whose rows came when they were touched."""
+        """Rows of a machine's growing table, or None."""
         held, width = self.model.inputs.held, self.model.key_width
         if held is None:
             return None
@@ -103,7 +103,7 @@ max_embeddings : int or None, default=None
 min_count : int, default=1
     With `max_embeddings`, updates of an epoch in which an id has to be touched before it has a row.
 expire_after : int or None, default=None
-    With `max_embeddings`, epochs after which a row is given up that nobody has touched.
+    With `max_embeddings`, epochs without a touch after which a row is dropped.
 fields : (n_features,) int array or None, default=None
     The field of each column of an array or a sparse matrix, for layers. None: of dataframes their
     columns; up to 64 columns of numbers each, else all are summed in one field.
@@ -137,7 +137,7 @@ factor_weights_ : array of shape (n_outputs, n_factors)
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class _Factorization(Planned):
-    """What the two estimators share."""
+    """The common part of the two estimators."""
 
     n_factors: int = field(default=16, kw_only=False)
     hidden_layer_sizes: int | Sequence[int] = field(default=(), kw_only=False)

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class _Linear(DistributedEstimator):
-    """What the two linear estimators share."""
+    """The common part of the two linear estimators."""
 
     penalty: Literal["l1", "l2", "elasticnet"] | None = "l2"
     alpha: float | Literal["auto", "cv"] = "auto"

@@ -101,7 +101,7 @@ loss_curve_ : list of float
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class _Perceptron(Planned):
-    """What the two estimators share."""
+    """The common part of the two estimators."""
 
     hidden_layer_sizes: int | Sequence[int] = field(default=(128, 128), kw_only=False)
     activation: Activation = field(default="relu", kw_only=False)
@@ -312,7 +312,7 @@ class MLPRegressor(_Perceptron, Regressor):
 
 
 def _inputs(survey: Survey, width: Any) -> Inputs:
-    """How the columns go in, from what is known of their values."""
+    """The input layer of a network, from the values of the columns."""
     summary, encoding, numbers = survey.summary, survey.encoding, numbers_of(survey)
     n = summary.n_features
     if encoding is not None:

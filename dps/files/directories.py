@@ -1,7 +1,7 @@
 """A directory of arrays and a manifest, on any file system: written whole or not at all.
 
 The arrays are safetensors, and their file is named by its digest. The manifest is JSON, comes last,
-and takes the place of an older one in one step: whoever reads finds the old state or the new one.
+and takes the place of an older one in one step: a reader finds the old state or the new one.
 It knows nothing of what the manifest says. Others may have written parts beside it before, from
 processes of their own; then it is the manifest's content that names them, with their digests.
 """
@@ -23,7 +23,7 @@ import numpy as np
 if TYPE_CHECKING:
     from dps._typing import PathLike
 
-#: Of the way in which files are laid out; what a manifest says inside has no other.
+#: Version of the layout of files and of the manifest.
 _VERSION = 1
 _FORMAT = "dps"
 MANIFEST = "manifest.json"
@@ -33,7 +33,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 _LONGEST_MANIFEST = 1 << 30
 
 
-#: What safetensors calls dtypes.
+#: Names of dtypes in safetensors.
 _NAMES = {
     "b1": "BOOL", "i1": "I8", "u1": "U8", "i2": "I16", "u2": "U16", "i4": "I32", "u4": "U32",
     "i8": "I64", "u8": "U64", "f2": "F16", "f4": "F32", "f8": "F64",
@@ -75,7 +75,7 @@ def write_directory(path: PathLike, content: object, arrays: Mapping[str, np.nda
     text = json.dumps({**manifest, "sha256": _digest(manifest)}, indent=1, allow_nan=False)
     kept = _arrays_file(digest)
     write_file(fs, root, MANIFEST, [text.encode()])
-    # What else lies there may be another writer's, whose manifest is on its way.
+    # Other files may belong to another writer, whose manifest is on its way.
     if before in found and before != kept:
         fs.rm_file(f"{root}/{before}")
 
@@ -102,7 +102,7 @@ def read_directory(path: PathLike) -> tuple[Any, dict[str, np.ndarray]]:
             )  # fmt: skip
             break
         except FileNotFoundError:
-            # Somebody may have put another state in its place since.
+            # Another process may have put another state in its place since.
             before, raw = raw, _read(fs, shown, root, MANIFEST, remedy)
             if raw == before:
                 raise
@@ -170,7 +170,7 @@ def _chunks(arrays: Mapping[str, np.ndarray]) -> Iterable[bytes | memoryview]:
 
 
 def file_system(path: PathLike) -> tuple[str, Any, str]:
-    """What to show of a path, the file system that it is on, and the path there."""
+    """The path for messages, its file system, and the path there."""
     from fsspec.core import url_to_fs
 
     shown = os.fspath(path)
@@ -255,7 +255,7 @@ def arrays_of(data: bytes, shown: str) -> dict[str, np.ndarray]:
         found = load(data)
     except (SafetensorError, KeyError, ValueError, TypeError) as error:
         raise _damaged(shown, f"its arrays are no safetensors ({error})") from error
-    # Of their own memory, aligned and to be written to.
+    # Copies with their own aligned, writable memory.
     return {name: np.require(array, requirements=["A", "W"]) for name, array in found.items()}
 
 

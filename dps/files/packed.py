@@ -1,4 +1,4 @@
-"""What a directory of arrays and a manifest holds, as one piece of bytes."""
+"""A directory of arrays and a manifest, as one bytes object."""
 
 from __future__ import annotations
 

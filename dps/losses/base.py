@@ -273,7 +273,7 @@ class Loss(Configuration, ABC):
 
     @property
     def has_probabilities(self) -> bool:
-        """Whether raw outputs can be turned into probabilities."""
+        """True if raw outputs can be turned into probabilities."""
         return False
 
     def probabilities(self, raw: Any) -> Any:

@@ -197,7 +197,7 @@ class Columnwise(Loss):
 
     @property
     def has_probabilities(self) -> bool:
-        """Whether the binary loss has probabilities."""
+        """True if the binary loss has probabilities."""
         return self.base.has_probabilities
 
     def probabilities(self, raw: Any) -> Any:

@@ -63,7 +63,7 @@ def best_constant(loss: Loss, weights: NDArray[np.float64]) -> tuple[NDArray[np.
 
 
 def loss_of_mean(loss: Loss, mean: Any, std: Any) -> float:
-    """What a regression loses where the start is predicted of targets a deviation off."""
+    """Loss of a regression that predicts the start for targets a deviation away."""
     y = np.add(mean, std)[None]
     at_start, at_best = (
         np.asarray(loss.start(each), np.float64) for each in (np.array(mean), y[0])

@@ -29,7 +29,7 @@ class _InUnits(Loss):
 
 @dataclass(frozen=True)
 class Units:
-    """What y, raw outputs and losses are in units; arrays are (k,), one number an output.
+    """Units of y, raw outputs and losses; arrays are (k,), one number an output.
 
     Examples
     --------

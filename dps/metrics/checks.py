@@ -1,4 +1,4 @@
-"""What targets and predictions of a partition must be, as scikit-learn asks it of all rows."""
+"""Checks of targets and predictions in partitions, as scikit-learn makes them on all rows."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def check_numbers(values: np.ndarray, name: str, place: str, infinite: bool = Fa
 
 
 def _kind_of(labels: np.ndarray, name: str, place: str) -> str:
-    """What labels are: "string", "number" or the name of another type."""
+    """The kind of labels: "string", "number" or the name of another type."""
     kind = labels.dtype.kind
     if kind in "US":
         return "string"

@@ -234,7 +234,7 @@ def _warn_unless_ones(looked: Sequence[Totals]) -> None:
 
 
 def _of_second(looked: Sequence[Totals], label: object) -> list[Totals]:
-    """Whether each row has a label, in place of labels."""
+    """Indicators of a label for each row, in place of labels."""
     found = np.unique(np.concatenate([part.classes for part in looked]))
     if len(found) > 2 or (len(found) == 2 and label not in found):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""How much of a loss predictions take away, of the best that a constant has: scores called D^2.
+"""Scores called D^2: the share of a constant's loss that predictions take away.
 
 A deviance about the mean of all rows is that about the mean of each partition, and that of these
 means: no sums cancel, and the data is read once.
@@ -212,7 +212,7 @@ def _undefined() -> float:
 
 
 class _Deviances(NamedTuple):
-    """Of a partition: how many rows, their weight, and the mean of y.
+    """A partition's number of rows, their weight, and the mean of y.
 
     The sums of what predictions leave and of the deviance about a constant, which is `mean` where
     that can be one; and the deviance of `mean` from it.

@@ -221,7 +221,7 @@ def _scored(
     client: ClientLike | None,
     **options: object,
 ) -> Any:
-    """What a metric of scikit-learn's is of the pairs."""
+    """Apply a metric of scikit-learn to the pairs."""
     from sklearn import metrics
 
     pairs = merged(_look, _merge, of_labels, y, predicted, weight, client)

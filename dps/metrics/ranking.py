@@ -27,7 +27,7 @@ _MAX_SCORES = 1 << 18  # distinct scores, of 24 bytes each
 
 
 def _second_of_two(y: Any, scores: Any, options: dict[str, object]) -> tuple[Any, Any, Any]:
-    """Of two columns the second."""
+    """The second of two columns."""
     if np.ndim(scores) == 2 and np.ndim(y) == 1 and np.shape(scores)[1] == 2:
         scores = np.asarray(scores)[:, 1]
     return y, scores, options

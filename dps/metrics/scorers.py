@@ -84,7 +84,7 @@ class Scorer:
 
     @property
     def is_of_second(self) -> bool:
-        """Whether it is of one of two labels, which is the second, whatever it is called."""
+        """True if it scores one of two labels, which is the second."""
         binary = self.options.get("average") == "binary"
         return binary or self.metric is average_precision_score
 

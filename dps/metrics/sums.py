@@ -82,7 +82,7 @@ def of_partitions(
     weight: VectorLike | None,
     client: ClientLike | None,
 ) -> list[Any]:
-    """What a function makes of each partition that has rows.
+    """Apply a function to each partition that has rows.
 
     function: takes arrays of predictions, targets and weights (float64) of a partition.
     check: raises where these are no such predictions and targets.
@@ -160,7 +160,7 @@ def _look(
     y: Any,
     weight: VectorLike | None,
 ) -> Any:
-    """What a function makes of one partition; None of one without rows, which is of any dtype."""
+    """Apply a function to one partition; None for one without rows, which has any dtype."""
     place = f" in partition {number}"
     predicted, y = as_targets(predicted), as_targets(y)
     weights = np.ones(len(y))

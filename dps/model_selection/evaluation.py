@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def scorer_of(scoring: Any) -> Any:
-    """What scores; of several metrics, by name."""
+    """The scorer, or a scorer of several metrics by name."""
     if scoring is None:
         return _own_score
     if isinstance(scoring, dict):
@@ -66,7 +66,7 @@ def _own_score(estimator: BaseEstimator, X: Any, y: Any, sample_weight: Any = No
 
 @dataclass(frozen=True)
 class Routes:
-    """Which of the parameters of a search go to fits, and which to scorers; by their names."""
+    """Names of the parameters of a search that go to fits, and to scorers."""
 
     fit: frozenset[str]
     score: frozenset[str]
@@ -108,7 +108,7 @@ class Routes:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How candidates are fitted and scored on folds."""
+    """Evaluation of candidates: fits and scores on folds."""
 
     scorer: Any
     n_jobs: int | None  # fits at once
@@ -189,7 +189,7 @@ class Evaluation:
 
 
 def _is_of_cluster(error: Exception) -> bool:
-    """Whether it says nothing of a candidate."""
+    """True if an error comes from the cluster, not from the candidate."""
     return isinstance(error, DPSError) and not isinstance(error, NonFiniteError)
 
 

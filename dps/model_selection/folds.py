@@ -1,7 +1,7 @@
-"""How the rows of each partition are dealt out to folds, where it lies.
+"""Folds: an assignment of the rows of each partition, where it lies.
 
-A partition is cut once, into a piece a fold, or as splits ask for. Whoever trains on some folds and
-scores on another takes pieces as they lie: no row is copied again.
+A partition is cut once, into a piece a fold, or as splits ask for. A fit that trains on some folds
+and scores on another takes pieces as they lie: no row is copied again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dps.model_selection.splits import TEST, TRAIN, RowSplits, asks_for_labels, 
 if TYPE_CHECKING:
     from dps._typing import ClientLike, MatrixLike, Splitting, VectorLike
 
-#: What of `fit` is of rows of its own.
+#: Parameters of `fit` with rows of their own.
 _OTHER = ("X_val", "y_val", "sample_weight_val")
 
 
@@ -156,12 +156,12 @@ class Folds:
             roles, by = given.roles, [*given.cut(lengths)]
         self._roles = roles
         self._whole = isinstance(cv, PartitionKFold) and cv.by == "partitions"
-        #: Of each piece its partitions of all that is named, and, where these are cut, their rows.
+        #: For each piece, its partitions by name, and their rows if these are cut.
         self._pieces = (_dealt if self._whole else _cut_up)(client, parts, by, len(self._roles))
 
     @property
     def n_splits(self) -> int:
-        """How often there is something to train on and to score on."""
+        """Number of pairs of training and test rows."""
         return int(self._roles.shape[1])
 
     def train(self, split: int) -> tuple[Any, Any, dict[str, Any]]:
@@ -190,7 +190,7 @@ class Folds:
             raise ValueError("cross_val_predict predicts each row once: splits leave some out")
 
     def in_order(self, predicted: Sequence[Any]) -> Any:
-        """What was made of the rows that each split scores on, cut and in the order of all rows."""
+        """Results for the test rows of each split, cut and in the order of all rows."""
         import dask
 
         made: dict[int, list[Any]] = {}
@@ -225,7 +225,7 @@ class Folds:
 
 
 def _of_each(client: ClientLike | None, function: Any, parts: list[Any]) -> list[Any]:
-    """What a function makes of each partition."""
+    """Apply a function to each partition."""
     import dask
 
     call = dask.delayed(sealed(function))
@@ -281,7 +281,7 @@ def _cut_up(
 
 
 def _kind_of(values: Any) -> Parts:
-    """What such data is cut into: of local data, beside Dask's, arrays."""
+    """The container of such parts; for local data beside Dask's, arrays."""
     if is_dask(values):
         return Parts(values)
     import dask.array as da

@@ -319,8 +319,8 @@ def cross_val_predict(
     Raises
     ------
     ValueError, TypeError, dps.errors.ClusterError
-        As `GridSearchCV`; or the client of the estimator is an address, which would be left before
-        anybody has used what is in the memory of its workers.
+        As `GridSearchCV`; or the client of the estimator is an address: it would be closed before
+        anything has used what is in the memory of its workers.
 
     Examples
     --------

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from dps._typing import Splitting
 
-#: What a split does with a piece.
+#: Uses of a piece in a split.
 TRAIN, TEST = 1, 2
 #: Pieces of each partition, of all that goes with rows a task each.
 _MOST_PIECES = 256
@@ -101,7 +101,7 @@ def _numbers(given: object, n_rows: int, where: str) -> NDArray[np.int64]:
 
 
 def asks_for_labels(cv: Splitting | None) -> bool:
-    """Whether a splitter of scikit-learn's deals rows out by their labels."""
+    """True if a splitter of scikit-learn's deals rows out by their labels."""
     return hasattr(cv, "split") and "Stratified" in type(cv).__name__
 
 

@@ -19,14 +19,14 @@ from dps.data.feed.batches import SPLITS, key_of, order_of
 if TYPE_CHECKING:
     from dps._typing import RandomState, VectorLike
 
-#: Rows that stand for all, where nobody knows how many there are.
+#: Rows that stand for all, if their number is unknown.
 _MANY = 1 << 20
 _MAX_ROWS = 1 << 31
 
 
 @dataclass(frozen=True)
 class _Draw:
-    """Which rows of a partition go where."""
+    """An assignment of the rows of a partition to both sides."""
 
     seed: int
     total: int  # of as many rows in a row, so many go to each side
@@ -34,7 +34,7 @@ class _Draw:
     test: int
 
     def counts(self, at: Any) -> tuple[Any, Any]:
-        """How many of so many first rows are trained on, and how many are scored on."""
+        """Numbers of training and test rows among the first rows."""
         tested = at * self.test // self.total
         return (at - tested) * self.train // max(1, self.total - self.test), tested
 

@@ -15,13 +15,13 @@ import numpy as np
 
 from dps._checks import count
 
-#: What is given back in a dtype of its own.
+#: Kinds of dtypes that keep their own dtype.
 _KINDS = {"i": np.int64, "b": np.bool_}
 
 
 @dataclass(frozen=True)
 class Arrays:
-    """Where arrays lie among the columns of a matrix.
+    """Positions of arrays among the columns of a matrix.
 
     Examples
     --------
@@ -46,7 +46,7 @@ class Arrays:
 
     @classmethod
     def of(cls, X: Any) -> Arrays | None:
-        """What can be said of them without a look at their rows; None of a table.
+        """Facts about arrays without a look at their rows; None for a table.
 
         X: array of more than two dimensions, or a dict or tuple of arrays; all else is a table, of
             NumPy or Dask.
@@ -107,6 +107,6 @@ class Arrays:
 
 
 def _is_array(value: Any) -> bool:
-    """Of NumPy or Dask; a Delayed has every name, but no tuple."""
+    """True for arrays of NumPy or Dask; a Delayed has every name, but no tuple."""
     shaped = isinstance(getattr(value, "shape", None), tuple) and hasattr(value, "reshape")
     return shaped and not hasattr(value, "toarray")

@@ -97,7 +97,7 @@ Rows = DenseRows | CSRRows
 
 
 class WithFeatures(Protocol):
-    """What a model offers whose steps may be taken in coordinates of its features."""
+    """The interface of a model whose steps may be taken in coordinates of its features."""
 
     n_features: int
 
@@ -106,7 +106,7 @@ class WithFeatures(Protocol):
 
 
 class Model(Protocol):
-    """What a replica needs of a model.
+    """The interface of a model for a replica.
 
     A model may keep scratch memory: each replica has its own instance.
 
@@ -126,11 +126,11 @@ class Model(Protocol):
 
     @property
     def draws(self) -> bool:
-        """Whether `loss_gradient` draws by chance, in Python; a model need not have it."""
+        """True if `loss_gradient` draws by chance, in Python; a model need not have it."""
 
     @property
     def by_blas(self) -> bool:
-        """Whether its gradient is mostly products of matrices; a model need not have it."""
+        """True if its gradient is mostly products of matrices; a model need not have it."""
 
     @property
     def kernel(self) -> Gradient | None:

@@ -104,5 +104,5 @@ class Either:
         return Dense.join(parts) if dense else Sparse.join(parts)
 
 
-#: How rows are taken together, by what a model's `takes` says.
+#: Functions that combine rows, by a model's `takes`.
 FORMS: dict[str, Any] = {"dense": Dense, "sparse": Sparse, "columns": Either}

@@ -1,4 +1,4 @@
-"""Whether a model that a user has written keeps its contract, tried on a few rows.
+"""A check of a user's model on a few rows.
 
 It must not know estimators or replicas: a model that passes here does what these will ask of it.
 """
@@ -329,14 +329,14 @@ class _Trial:
         return slopes[0], got
 
     def _trained(self) -> Any:
-        """Which elements are trained."""
+        """A mask of the elements that are trained."""
         trained = np.ones(self._model.layout.size, bool)
         for name, values in self._model.layout.views(trained).items():
             values[...] = name not in self._model.untrained
         return trained
 
     def _worst(self, got: Any, expected: Any) -> str:
-        """Where two gradients differ most."""
+        """Description of the largest difference between two gradients."""
         at = int(np.argmax(np.abs(got - expected) * self._trained()))
         for tensor in self._model.layout.tensors:
             first = self._model.layout.offsets[tensor.name]

@@ -25,7 +25,7 @@ class Padded:
 
 @dataclass(frozen=True)
 class Column:
-    """Where a column lies among those of a matrix.
+    """The position of a column in a matrix.
 
     Examples
     --------
@@ -47,7 +47,7 @@ class Column:
 
     @property
     def size(self) -> int:
-        """How many codes there are, with that of unknown categories, or of no token; else 0."""
+        """Number of codes, with the code of unknown categories or of no token; else 0."""
         if self.holds == "sequence":
             return self.n_tokens + 1 if self.n_tokens else 0
         return self.width + 1 if self.holds == "code" else 0
@@ -82,7 +82,7 @@ class Columns:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """How many codes each column may have; 0 for numbers."""
+        """Numbers of codes of each column; 0 for numbers."""
         return {column.name: column.size for column in self.columns}
 
     def __call__(self, X: Any) -> Mapping[str, Any]:

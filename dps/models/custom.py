@@ -67,7 +67,7 @@ def _refuse_layout(model: Any, what: str) -> NoReturn:
 
 
 class CustomModel:
-    """What a user has written, with the methods that replicas call; see docs/models.md.
+    """A user's model, with the methods that replicas call; see docs/howto/own_models.md.
 
     n_features: columns of X, as it is trained on.
     n_outputs: classes, or columns of y.
@@ -94,7 +94,7 @@ class CustomModel:
     (5.0, array([-4.]))
     """
 
-    #: Arbitrary metadata of whoever made it; never read here.
+    #: Arbitrary metadata of its maker; never read here.
     shape: Any = None
     whole: ClassVar[bool] = True
     kernel: ClassVar[None] = None

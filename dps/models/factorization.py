@@ -31,13 +31,13 @@ _MOST_ROWS = (1 << 31) - 1
 
 @dataclass(frozen=True, eq=False)
 class FactorInputs:
-    """How columns become rows of the table."""
+    """The mapping of columns to rows of the table."""
 
     n_features: int
     # (n_features,) which number a column is, or -1 where its values go in as they are; None: all
     # of them do.
     places: NDArray[Any] | None = None
-    # Of each number: ascending, one at least. Between two of them weights and factors are linear.
+    # Knots of each number, ascending, one at least; weights and factors are linear in between.
     knots: tuple[Any, ...] = ()
     fields: NDArray[Any] | None = (
         None  # (n_features,) the field of each column, from 0 on; None: one field for all
@@ -76,12 +76,12 @@ class FactorInputs:
 
     @property
     def n_fields(self) -> int:
-        """How many fields there are."""
+        """Number of fields."""
         return 1 if self.fields is None else int(self.fields.max(initial=0)) + 1
 
     @property
     def rows_of_columns(self) -> Any:
-        """How many rows of the table each column has, (n_features,)."""
+        """Numbers of table rows of each column, (n_features,)."""
         counts = np.ones(self.n_features, np.int64)
         if self.places is not None:
             number = self.places >= 0
@@ -119,7 +119,7 @@ class FactorInputs:
 
 @dataclass(frozen=True, eq=False)
 class _Layers:
-    """What the layers are made of; offsets are from where the table ends."""
+    """The layers' sizes and offsets; offsets count from the end of the table."""
 
     sizes: Any
     weights: Any
@@ -136,7 +136,7 @@ class _Layers:
 
 @dataclass(frozen=True, eq=False)
 class _Shape:
-    """What the kernel is made of; see `FactorizationMachine` and factorization.pxd."""
+    """The kernel's description; see `FactorizationMachine` and factorization.pxd."""
 
     n_features: int
     n_rows: int
@@ -249,7 +249,7 @@ class FactorizationMachine(NativeModel[FactorizationGradient]):
 
     @property
     def by_blas(self) -> bool:
-        """Whether its gradient is mostly products of matrices."""
+        """True if its gradient is mostly products of matrices."""
         return bool(self.hidden)
 
     @property
@@ -266,12 +266,12 @@ class FactorizationMachine(NativeModel[FactorizationGradient]):
 
     @property
     def factor_gain(self) -> float:
-        """What a factor is of its element in the table."""
+        """Ratio of a factor to its element in the table."""
         return _DEEP_FACTOR_GAIN if self.hidden else _FACTOR_GAIN
 
     @property
     def layers(self) -> _Layers | None:
-        """What they are made of, where there are some."""
+        """Description of the layers, or None."""
         if not self.hidden:
             return None
         numbers, at = range(len(self.sizes) - 1), self.layout.offsets

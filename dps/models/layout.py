@@ -47,19 +47,19 @@ class Tensor:
 
     @property
     def kind(self) -> int:
-        """What it is to an update, of `KINDS_OF_RUNS`."""
+        """The kind of the run for an update, one of `KINDS_OF_RUNS`."""
         kind = "penalised" if self.penalised else "free" if self.trained else "untrained"
         return KINDS_OF_RUNS[kind]
 
     @property
     def size(self) -> int:
-        """How many elements it has."""
+        """Number of elements."""
         return prod(self.shape)
 
 
 @dataclass(frozen=True)
 class TableSpec:
-    """How the rows of a layout's first tensor come to be: when an id is first touched.
+    """The initial rows of a layout's first tensor, made when an id is first touched.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ class TableSpec:
     min_count : int, default=1
         Steps of an epoch in which an id has to be touched before it has a row.
     expire : int, default=0
-        Epochs after which a row that nobody touches is given up; 0: never.
+        Epochs without a touch after which a row is given up; 0: never.
     normal : bool, default=False
         Whether what is drawn is from a normal distribution of that scale instead.
     """
@@ -125,7 +125,7 @@ class Layout:
 
     @cached_property
     def offsets(self) -> dict[str, int]:
-        """Where each tensor starts in the flat vector."""
+        """Start of each tensor in the flat vector."""
         starts, start = {}, 0
         for tensor in self.tensors:
             starts[tensor.name] = start

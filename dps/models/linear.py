@@ -193,7 +193,7 @@ class LinearModel:
         width: width of the parabolas in place of the loss's kinks; 0: it has none.
         """
         bend = 1 / width if width else self.loss.bend
-        # What rounding leaves of a constant feature is no variance.
+        # The rounding error of a constant feature is no variance.
         rounding = 64 * float(np.finfo(self.dtype).eps)
         variance = np.where(variance > (rounding * mean) ** 2, variance, 0.0)
         if not self.fit_intercept:  # nothing takes the means up

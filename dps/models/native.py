@@ -1,4 +1,4 @@
-"""What models share whose gradient is a kernel that is made of their shape.
+"""The common part of models whose gradient is a kernel.
 
 It must not know which model that is, nor optimizers, ranks or modes.
 """

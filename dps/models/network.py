@@ -20,19 +20,19 @@ from dps.models.base import CSRRows, DenseRows, Rows
 from dps.models.layout import Layout, Tensor
 from dps.models.native import NativeModel
 
-#: How far scaled numbers go: beyond, their bins alone tell them apart.
+#: Bound of scaled numbers: beyond, only their bins differ.
 RANGE = 3.0
 #: A width that is none: one over it is no number.
 TINY = 1e-300
 #: Gains, by which some tensors learn faster or slower than others at the same rate.
 _BIAS_GAIN, _SCALE_GAIN = 0.1, 6.0
-#: How large weights of plain columns begin: what a rare word has not been taught is noise.
+#: Initial size of the weights of plain columns: for a rare word they remain noise.
 _PLAIN = 0.1
 
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """How columns go into a network."""
+    """The input layer of a network."""
 
     places: Any  # (n_features,) which number a column is, or -1 - p for plain column p
     centre: Any  # (n_numbers,) numbers go in as ``(x - centre) * spread``
@@ -59,12 +59,12 @@ class Inputs:
 
     @property
     def n_numbers(self) -> int:
-        """How many columns are numbers."""
+        """Number of columns that are numbers."""
         return len(self.centre)
 
     @property
     def n_plain(self) -> int:
-        """How many go in as they are."""
+        """Number of columns that are used as they are."""
         return len(self.places) - self.n_numbers
 
     @property
@@ -74,7 +74,7 @@ class Inputs:
 
     @cached_property
     def bins(self) -> Any:
-        """Where the bins of each number begin, (n_numbers + 1,)."""
+        """Starts of the bins of each number, (n_numbers + 1,)."""
         if not self.width:
             return np.zeros(self.n_numbers + 1, np.int64)
         return np.cumsum([0, *(len(edges) - 1 for edges in self.edges)])
@@ -82,7 +82,7 @@ class Inputs:
 
 @dataclass(frozen=True, eq=False)
 class _Shape:
-    """What the kernel is made of; see `Network` and network.pxd."""
+    """The kernel's description; see `Network` and network.pxd."""
 
     places: Any
     sizes: Any

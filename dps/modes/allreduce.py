@@ -116,7 +116,7 @@ class AllReduce(PausingMode):
 
     @property
     def uses_ring(self) -> bool:
-        """Whether whole vectors go from neighbour to neighbour."""
+        """True if whole vectors go from neighbour to neighbour."""
         return self.algorithm == "ring"
 
     @property
@@ -126,7 +126,7 @@ class AllReduce(PausingMode):
 
     @property
     def takes_steps_only(self) -> bool:
-        """Whether replicas take steps of their own."""
+        """True if replicas take steps of their own."""
         return self.period > 1 or self.outer != "average"
 
     def step(self, spec: StepSpec) -> Step:

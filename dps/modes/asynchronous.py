@@ -1,6 +1,6 @@
 """Async: the shards hold the parameters, and a gradient is applied when it comes.
 
-Nobody waits for anybody while steps are taken, unless `max_delay` says so. Reads are not
+No replica waits for another while steps are taken, unless `max_delay` says so. Reads are not
 coordinated with writes, and two replicas that push at once may each lose element updates of the
 other; what one replica alone does is bit for bit sequential training. The protocols are in
 ``_runtime/modes/asynchronous.pyx``, ``bounded.pyx``, ``aggregate.pyx`` and ``compensation.pyx``.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dps.server.shard import ChannelKind
 
 _COMPENSATIONS = ("age", "delay")
-#: Of the experiments of the paper, where it is constant.
+#: The value in the paper's experiments, where it is constant.
 _STRENGTH = 0.04
 
 
@@ -37,16 +37,16 @@ class Async(Mode):
     ----------
     max_delay : int or None, default=None
         Stale synchronous parallel (Ho et al. 2013): a replica begins a step when it is at most so
-        many steps ahead of the slowest, and else waits. None: nobody waits. With 0 each step
+        many steps ahead of the slowest, and else waits. None: no replica waits. With 0 each step
         applies the gradients that all replicas have taken at the same parameters, one after the
         other: with SGD, equal batches and no penalty that is the step of sync with `batch_size`
         and learning rate multiplied by the number of replicas, to rounding.
     aggregate : int or None, default=None
         The shard gathers so many gradients and applies :math:`\sum g / \sum n` of them as one
-        update, n their rows; whoever brings the last one does it. At the end of an epoch the mean
-        of what there is is applied. None: each gradient is an update. It does not go together with
-        `max_delay`, which would not bound what has been gathered and not applied, nor with
-        `compensation`: a mean of gradients of several ages has none.
+        update, n their rows; the replica that brings the last one does it. At the end of an epoch
+        the mean of what there is is applied. None: each gradient is an update. It does not go
+        together with `max_delay`, which would not bound what has been gathered and not applied, nor
+        with `compensation`: a mean of gradients of several ages has none.
     drop_after : int or None, default=None
         With `aggregate`, gradients that miss more than so many updates are dropped, and their rows
         counted as `rows_dropped` in ``history_``. With 0 that is what TensorFlow's
@@ -125,7 +125,7 @@ class Async(Mode):
 
     @property
     def gathers(self) -> bool:
-        """Whether shards hold gradients for a while before they apply them."""
+        """True if shards hold gradients for a while before they apply them."""
         return self.aggregate is not None
 
     @property

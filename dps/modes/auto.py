@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Auto(Mode):
-    """What sync is, until another mode is chosen.
+    """Sync, until another mode is chosen.
 
     Examples
     --------

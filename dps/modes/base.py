@@ -1,4 +1,4 @@
-"""What a mode is: when a gradient is applied, and who waits for whom.
+"""The interface of a mode: when a gradient is applied, and which replicas wait.
 
 A mode is a frozen description that travels. Its steps are compiled (``dps/_runtime``): what a rank
 does in the window of a shard, and what it does over all of its shards. Modes know neither models
@@ -31,7 +31,7 @@ ACCESSES = ("auto", "mapped", "stream")
 
 @dataclass(frozen=True)
 class StepSpec:
-    """What a rank's steps are made from."""
+    """The arguments of a rank's steps."""
 
     rank: int
     channels: list[ShardChannel]  # one a shard, in order
@@ -43,7 +43,7 @@ class StepSpec:
     # (1 + state_rows, n) parameters and state, where replicas hold them.
     held: NDArray[np.floating] | None
     host: HostReducer | None = None  # where ranks of a host sum first
-    # Which of those this rank is that take part in steps; -1: another of its host does for it.
+    # This rank's number among those that take part in steps; -1: another of its host does for it.
     place: int = 0
     epoch_steps: int = 0  # steps of an epoch of the rank that has most
 
@@ -58,12 +58,12 @@ class Mode(Configuration, ABC):
 
     #: The name it is registered under.
     name: ClassVar[str]
-    #: Whether replicas take the same steps, and all close an epoch together.
+    #: True if replicas take the same steps, and all close an epoch together.
     together: ClassVar[bool] = True
-    #: Whether the shards hold the parameters, rather than every replica.
+    #: True if the shards hold the parameters, rather than every replica.
     shards_hold_parameters: ClassVar[bool] = True
 
-    #: Whether it is for models with a table, whose rows come when they are touched.
+    #: True if it is for models with a table whose rows are made when they are touched.
     needs_table: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -76,12 +76,12 @@ class Mode(Configuration, ABC):
     @property
     @abstractmethod
     def channel(self) -> ChannelKind:
-        """What a rank's step does in the window of a shard."""
+        """The channel of a rank's step in the window of a shard."""
 
     @property
     @abstractmethod
     def deterministic(self) -> bool:
-        """Whether the same plan gives the same bits with several replicas."""
+        """True if the same plan gives the same bits with several replicas."""
 
     @property
     def begins(self) -> Mode:
@@ -90,12 +90,12 @@ class Mode(Configuration, ABC):
 
     @property
     def waits_for_all(self) -> bool:
-        """Whether a step waits for every replica, so that those of a host may sum first."""
+        """True if a step waits for every replica, so that those of a host may sum first."""
         return self.together
 
     @property
     def takes_steps_only(self) -> bool:
-        """Whether its options speak of stochastic steps, so that there is no L-BFGS."""
+        """True if its options speak of stochastic steps, so that there is no L-BFGS."""
         return False
 
     def quorum(self, n_replicas: int) -> int:
@@ -118,12 +118,12 @@ class Mode(Configuration, ABC):
 
     @property
     def gathers(self) -> bool:
-        """Whether shards hold gradients for a while before they apply them."""
+        """True if shards hold gradients for a while before they apply them."""
         return False
 
     @property
     def uses_ring(self) -> bool:
-        """Whether whole vectors go from neighbour to neighbour, so that each needs a shard."""
+        """True if whole vectors go from neighbour to neighbour, so that each needs a shard."""
         return False
 
     @property

@@ -1,4 +1,4 @@
-"""Which mode a fit should go on in, from figures of its first steps: the rule, and nothing else.
+"""The rule that chooses a mode from figures of a fit's first steps.
 
 It must not know how figures are taken, or what a fit is.
 """
@@ -17,11 +17,11 @@ from dps.modes.hybrid import Hybrid
 from dps.modes.synchronous import Sync
 from dps.monitor.words import duration, percent
 
-#: How many times the usual one a replica may take for a row before it is slow.
+#: Times the usual time for a row beyond which a replica is slow.
 _SLOW = 1.5
 #: A share of the time that is much, as for advice (``monitor/advice.py``).
 _LARGE_SHARE = 0.35
-#: How many times as fast another mode must be expected to be.
+#: Expected speed-up that another mode must have.
 _GAIN = 1.25
 #: Seconds that it must be expected to save; ending a group and starting another one takes some.
 _MIN_SAVED_SECONDS = 1.0
@@ -34,7 +34,7 @@ _DELAY, _FEW = 8, 8
 
 @dataclass(frozen=True)
 class Figures:
-    """What was measured in some steps of sync, and what the fit is."""
+    """Figures of a fit: measurements of some steps of sync, and its setup."""
 
     rows: tuple[int, ...]  # that each replica has seen, in rank order
     # Seconds of each replica: of gradients, of moving parameters and gradients, and of waiting
@@ -107,7 +107,7 @@ def choose(figures: Figures, begun: Mode) -> Choice:
 
 
 def _other(figures: Figures, begun: Mode) -> Choice:
-    """What would be faster, if the fit went on for ever."""
+    """The fastest mode if the fit ran for ever."""
     parts = figures.compute, figures.communicate, figures.wait
     compute, communicate, wait = map(sum, parts)
     whole, n = compute + communicate + wait, len(figures.rows)

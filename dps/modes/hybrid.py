@@ -24,8 +24,8 @@ class Hybrid(Mode):
 
     .. math:: g_r / (N n_r)
 
-    at once, of N replicas, and nobody sums or waits for them. A row that two replicas touch in one
-    step is penalised once for each.
+    at once, of N replicas, and no replica sums or waits for them. A row that two replicas touch in
+    one step is penalised once for each.
 
     Examples
     --------

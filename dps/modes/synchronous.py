@@ -107,7 +107,7 @@ class Sync(PausingMode):
         Raises
         ------
         ValueError
-            Nobody is left to be waited for.
+            No replica is left to be waited for.
         """
         if self.backups >= n_replicas:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""What to change, from where the time of replicas went: the rules, and nothing else.
+"""Rules for advice, from the time of the replicas.
 
 Pure functions of seconds and rows. It must not know estimators, clusters, or who shows advice.
 """
@@ -19,7 +19,7 @@ _GOOD_COMPUTE_SHARE = 0.6
 _SOME = 0.15
 #: Seconds of all replicas below which nothing is to be said of a fit.
 _SHORT = 0.05
-#: How many times the median another replica may compute, or have rows, before it is named.
+#: Times the median that a replica may compute, or have rows, before it is named.
 _UNEVEN = 1.5
 #: Mean staleness, in updates of each other replica, from which models may suffer.
 _STALE = 4.0
@@ -27,7 +27,7 @@ _STALE = 4.0
 
 @dataclass(frozen=True)
 class Account:
-    """Where the time of one replica went."""
+    """The time of one replica by phase."""
 
     rank: int
     worker: str
@@ -60,7 +60,7 @@ def shares(accounts: Sequence[Account]) -> dict[str, float]:
 
 
 def no_shared_memory(worker: str, why: str) -> str:
-    """What to change where a shard's window could not be a file of shared memory.
+    """Advice for a shard whose window could not be a file of shared memory.
 
     Examples
     --------
@@ -84,7 +84,7 @@ def advise(
     unshared: Sequence[tuple[str, str]] = (),
     rises: bool = False,
 ) -> list[str]:
-    """What to change, the most useful first; nothing where nothing stands out.
+    """Advice, the most useful first; empty if nothing stands out.
 
     together: whether replicas wait for each other at every step.
     full_batch: whether each epoch was one step from all rows (L-BFGS).
@@ -145,7 +145,7 @@ def advise(
 
 
 def _is_uneven(accounts: Sequence[Account]) -> bool:
-    """Whether a replica takes much longer for a row than the others."""
+    """True if a replica takes much longer for a row than the others."""
     paces = [account.compute / account.rows for account in accounts if account.rows]
     return len(paces) < len(accounts) or max(paces) > _UNEVEN * median(paces)
 

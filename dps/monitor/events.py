@@ -1,4 +1,4 @@
-"""What a fit says of itself while it runs: the events of Dask's topic ``dps``, field by field.
+"""The events of a fit in Dask's topic ``dps``, field by field.
 
 Owns the schema, its version, and how staleness falls into buckets. It must not know who sends
 events (``monitor/reporting``, ``training``) or who shows them, and imports nothing that they do
@@ -38,7 +38,7 @@ KINDS: tuple[Kind, ...] = (
 
 
 class Event(TypedDict):
-    """What every event has.
+    """Fields of every event.
 
     Attributes
     ----------
@@ -152,7 +152,7 @@ class StartedEvent(Event):
 
 
 class SecondsFields(TypedDict):
-    """Where a replica's time has gone since it began, in seconds.
+    """A replica's time since it began, by phase, in seconds.
 
     Attributes
     ----------
@@ -200,7 +200,7 @@ class ReplicaFields(TypedDict):
         zeros at the end are left out. Empty but in async.
     staleness_mean, staleness_max : float
     lead_max : int
-        Steps that it was ahead of the slowest replica when it began one, at most; 0 where nobody
+        Steps that it was ahead of the slowest replica when it began one, at most; 0 if no replica
         counts them.
     """
 

@@ -77,7 +77,7 @@ def host(worker: str) -> str:
 
 
 def staleness(counts: Sequence[int]) -> str:
-    """How many pushes had which staleness, in the buckets of :mod:`dps.monitor.events`.
+    """A text about the staleness of pushes, in the buckets of :mod:`dps.monitor.events`.
 
     Examples
     --------
@@ -93,7 +93,7 @@ def staleness(counts: Sequence[int]) -> str:
 
 
 def sentence(event: Mapping[str, Any]) -> str | None:
-    """What an event says; None of those that only carry figures.
+    """An event as a sentence; None for events that only carry figures.
 
     Examples
     --------

@@ -135,7 +135,7 @@ class ScaledAdagrad(Adagrad):
 
 @dataclass(frozen=True, kw_only=True)
 class _Moments(Optimizer):
-    """What Adam and AdamW share."""
+    """The common part of Adam and AdamW."""
 
     state_rows: ClassVar[int] = 2
     beta1: float = 0.9

@@ -41,7 +41,7 @@ class Rates:
         return self._within(epoch), self.version + epoch * self.updates
 
     def of_three_epochs(self, epoch: int) -> tuple[NDArray[np.float64], int]:
-        """Those of the epoch before, of this one and of the next: where nobody waits.
+        """Rates of the epoch before, of this one and of the next, for modes without waits.
 
         Before the first epoch and behind the last, where no step is, the nearest rate is repeated.
         """

@@ -1,4 +1,4 @@
-"""The parameter server for everybody: named tensors and tables that outlive a fit."""
+"""Parameter servers: named tensors and tables that outlive a fit."""
 
 from __future__ import annotations
 

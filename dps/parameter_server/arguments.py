@@ -1,4 +1,4 @@
-"""What a server is asked to be made of, checked."""
+"""Checks of a server's arguments."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def check_shards(n_shards: Any) -> int | None:
 
 
 def specs_of(tensors: Initial, n_shards: int, placement: Rule | Placing) -> tuple[TensorSpec, ...]:
-    """What one call creates."""
+    """Specifications of the tensors that one call creates."""
     creation = secrets.token_hex(8)
     shapes = {
         key: value.shape for key, value in tensors.items() if not isinstance(value, EmbeddingTable)

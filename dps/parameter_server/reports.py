@@ -1,4 +1,4 @@
-"""What a server has done, put together from its shards. It must not know how they are asked."""
+"""Reports of a server, combined from its shards. It must not know how they are asked."""
 
 from __future__ import annotations
 

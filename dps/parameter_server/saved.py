@@ -31,7 +31,7 @@ _LARGEST_COUNT = 1 << 62
 
 @dataclass(frozen=True)
 class SavedServer:
-    """What files say."""
+    """A server as files describe it."""
 
     tensors: Initial
     whole: dict[str, PartSnapshot]

@@ -53,7 +53,7 @@ class _Where(NamedTuple):
 
 
 class ParameterServer(NamedTensors):
-    """Named tensors and tables on shards, that anybody on the cluster reads and writes.
+    """Named tensors and tables on shards, for all clients and tasks of a cluster.
 
     With a Dask client the shards are Actors on its workers, without one they are in this process,
     where threads share them. A server with a name lives until `close`, also when the client that
@@ -271,7 +271,7 @@ class ParameterServer(NamedTensors):
         return self._requests.reach(0).call("note", name)
 
     def stats(self) -> dict[str, Any]:
-        """What has been done, how much there is, and who is connected.
+        """Counts, sizes and callers of the server.
 
         Returns
         -------
@@ -404,7 +404,7 @@ class ParameterServer(NamedTensors):
             self._connected.close()
 
     def close(self) -> None:
-        """End the server, for all who use it; whoever asks it then has an error."""
+        """End the server for all its users; their calls then raise an error."""
         self._finish()
         self._requests.closed = True
         self._requests.leave()

@@ -11,7 +11,7 @@ from dps._parameters import check_integer, check_real
 from dps.models.layout import TableSpec
 
 _CHOICES = {"init": ("zeros", "uniform", "normal"), "dtype": ("float32", "float64")}
-#: Of a table, and of its optimizer's state: more than any machine has.
+#: Bytes of a table and its optimizer's state: more than any machine has.
 _MOST_ELEMENTS = 1 << 48
 
 
@@ -69,6 +69,6 @@ class EmbeddingTable:
         return self.capacity * self.dim * np.dtype(self.dtype).itemsize
 
     def layout(self, rows: int) -> TableSpec:
-        """How rows come to be, where there is room for so many."""
+        """The initial rows of a table with room for a number of rows."""
         zeros = self.dim if self.init == "zeros" else 0
         return TableSpec(rows, self.dim, zeros, self.scale, normal=self.init == "normal")

@@ -231,8 +231,8 @@ class NamedTensors:
         function : callable
             ``function(values)`` is called where the part lies, with a copy of its rows; of a table
             ``function(ids, rows)``. It may change `values` in place: that is put back as one write
-            when it returns. Nobody else reads or writes the part meanwhile, but those who read in
-            mapped memory what was there before. It must not ask the server.
+            when it returns. No other process reads or writes the part meanwhile, except for readers
+            in mapped memory what was there before. It must not ask the server.
 
         Returns
         -------
@@ -256,7 +256,7 @@ class NamedTensors:
 
     @property
     def versions(self) -> dict[str, int]:
-        """How many writes each tensor has had: pushes, adds, assigns and functions."""
+        """Number of writes to each tensor: pushes, adds, assigns and functions."""
         status = self._requests.status()
         found = dict.fromkeys(self._requests.tensors, 0)
         for shard in status:

@@ -27,7 +27,7 @@ class CopyLostError(Exception):
 
 
 def whole_of(given: Mapping[str, Any]) -> dict[str, PartSnapshot]:
-    """What tensors begin with; tables begin without rows."""
+    """Initial values of tensors; tables begin without rows."""
     return {
         name: PartSnapshot(value.reshape(1, len(value) if value.ndim else 1, -1), None, 0)
         for name, value in given.items()

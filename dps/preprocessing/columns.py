@@ -1,4 +1,4 @@
-"""What has been read of a partition: numbers and codes, in arrays.
+"""The contents of a partition after reading: numbers and codes, in arrays.
 
 It is all that is kept of a partition until it can be encoded: no strings but the distinct ones.
 """
@@ -17,7 +17,7 @@ from dps.data.keep.tables import FieldTable, Flat, Ragged
 
 
 class ColumnError(ValueError):
-    """What is wrong with a column; ``{place}`` stands where the partition belongs."""
+    """A defect of a column; ``{place}`` stands where the partition belongs."""
 
     def at(self, place: str) -> ValueError:
         """The error to raise for data that lies there."""
@@ -77,7 +77,7 @@ class ReadFrame:
 
     rows: int
     columns: dict[Any, Read]  # by name, in the order of the names asked for
-    # What is wrong with the columns that are not among them, by name.
+    # Defects of the other columns, by name.
     defects: dict[Any, ColumnError] = field(default_factory=dict)
 
     def __sizeof__(self) -> int:
@@ -145,7 +145,7 @@ class FrameMaker:
 
 
 def kind_of_values(values: Any) -> str:
-    """What the values of categories are, in words."""
+    """The kind of the values of categories, in words."""
     words = {"O": "strings", "i": "numbers", "u": "numbers", "f": "numbers", "M": "dates"}
     return words.get(values.dtype.kind if isinstance(values.dtype, np.dtype) else "",
                      str(values.dtype))  # fmt: skip

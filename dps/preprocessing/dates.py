@@ -12,9 +12,9 @@ from dps.preprocessing.dtypes import kind_of
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Of the calendar, each a column of categories.
+#: Parts of the calendar, each a column of categories.
 _PARTS = ("year", "month", "day_of_week", "hour")
-#: What the names of parts end with.
+#: Suffixes of the names of parts.
 PARTS = (*_PARTS, "days")
 
 

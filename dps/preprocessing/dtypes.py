@@ -1,4 +1,4 @@
-"""What a column is, as far as its dtype tells: numbers, categories, text, lists, or unfit.
+"""The kind of a column by its dtype: numbers, categories, text, lists, or unfit.
 
 Looks at no value, so that it can judge the empty frame that describes a dask dataframe.
 """

@@ -65,7 +65,8 @@ class FrameEncoder(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):
     lists : "counts" or int, default="counts"
         What lists of tokens become. An int: their tokens in order, as many at the most; numbers as
         they are, strings as the numbers of their buckets from 1 on, and nothing behind the end. For
-        models that take columns, see docs/models.md; others would take a place for a feature.
+        models that take columns (docs/howto/own_models.md); others would take a place for a
+        feature.
     interactions : sequence of tuples of column names or None, default=()
         Combinations of the categories of two columns or more, hashed into `n_buckets`; zeros
         where one of them is missing.
@@ -223,7 +224,7 @@ class FrameEncoder(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):
         check_is_fitted(self)
         return np.array(self._layout.names(), object)
 
-    # How the estimators use it, partition by partition.
+    # The interface for estimators, partition by partition.
 
     def _begin(self, X: Any) -> FrameReader:
         """Take in the columns of a frame that is to be learned from, without a look at values."""
@@ -250,7 +251,7 @@ class FrameEncoder(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):
         parts = self.dates == "parts"
         if parts:
             check_part_names(meta)
-        # What is wrong with them is said together with what is wrong with others.
+        # Their defects are reported together with those of others.
         unfit, self._unfit = unfit_columns(meta, parts)
         names = tuple(name for name in self._names if name not in unfit)
         counts = self.min_frequency is not None or self.max_categories is not None

@@ -1,4 +1,4 @@
-"""What a column becomes: its encoded columns, and what writes their values.
+"""Features: the encoded columns of a column, and the writers of their values.
 
 Owns the names and the number of the encoded columns. Knows no other column than its own. What is
 worked out of the distinct values of a partition is worked out once, for its writers.
@@ -43,13 +43,13 @@ class Feature(Protocol):
 
     @property
     def width(self) -> int:
-        """How many."""
+        """Number of columns."""
 
     def names(self) -> list[str]:
         """Their names."""
 
     def writer(self, columns: dict[Any, Read], first: int) -> Writer:
-        """What writes a partition's values in columns from `first` on, of its distinct values.
+        """A writer of a partition's values in columns from `first` on, given its distinct values.
 
         Raises ColumnError: the column holds something else than the one that the encoder was fitted
         to.
@@ -72,7 +72,7 @@ class Number:
 
     @property
     def width(self) -> int:
-        """How many columns."""
+        """Number of columns."""
         return 1 + self.indicator
 
     def names(self) -> list[str]:
@@ -89,7 +89,7 @@ class Number:
         return column.values
 
     def writer(self, columns: dict[Any, Read], first: int) -> Writer:
-        """What writes a partition's values."""
+        """A writer of a partition's values."""
         return NumberWriter(self.place, first, self.fill, self.indicator)
 
 
@@ -105,7 +105,7 @@ class OneHot:
 
     @property
     def width(self) -> int:
-        """How many columns."""
+        """Number of columns."""
         return len(self.categories) + (self.infrequent is not None) + self.indicator
 
     @property
@@ -119,7 +119,7 @@ class OneHot:
         return [f"{self.name}_{label}" for label in self.labels]
 
     def writer(self, columns: dict[Any, Read], first: int) -> Writer:
-        """What writes a partition's values."""
+        """A writer of a partition's values."""
         return _writer(self, columns, first, first + self.width - 1 if self.indicator else -1)
 
     def places(self, values: Any) -> np.ndarray:
@@ -167,7 +167,7 @@ class _InBuckets:
 
     @property
     def width(self) -> int:
-        """How many columns."""
+        """Number of columns."""
         return self.n_buckets + self.indicator
 
     def names(self) -> list[str]:
@@ -188,7 +188,7 @@ class Hashed(_InBuckets):
     """Categories in buckets."""
 
     def writer(self, columns: dict[Any, Read], first: int) -> Writer:
-        """What writes a partition's values."""
+        """A writer of a partition's values."""
         return _writer(self, columns, first, self._missing(first))
 
 
@@ -197,7 +197,7 @@ class Bag(_InBuckets):
     """The tokens of a list, counted in buckets."""
 
     def writer(self, columns: dict[Any, Read], first: int) -> Writer:
-        """What writes a partition's values."""
+        """A writer of a partition's values."""
         column, missing = columns[self.name], self._missing(first)
         if isinstance(column, EmptyColumn):
             return MissingWriter(missing)
@@ -213,7 +213,7 @@ class TokenSequence:
 
     name: object
     most: int  # tokens of a row that count, from the first one on
-    # Of strings, which become the numbers of their buckets, from 1 on; 0: they are numbers.
+    # Buckets of strings, numbered from 1 on; 0: they are numbers.
     n_buckets: int
 
     def __post_init__(self) -> None:
@@ -222,7 +222,7 @@ class TokenSequence:
 
     @property
     def width(self) -> int:
-        """How many columns."""
+        """Number of columns."""
         return self.most
 
     def names(self) -> list[str]:
@@ -230,7 +230,7 @@ class TokenSequence:
         return [f"{self.name}[{place}]" for place in range(self.most)]
 
     def writer(self, columns: dict[Any, Read], first: int) -> Writer:
-        """What writes a partition's values."""
+        """A writer of a partition's values."""
         column = columns[self.name]
         if isinstance(column, EmptyColumn):
             return MissingWriter(-1)
@@ -261,7 +261,7 @@ class Cross:
 
     @property
     def width(self) -> int:
-        """How many columns."""
+        """Number of columns."""
         return self.n_buckets
 
     def names(self) -> list[str]:
@@ -269,7 +269,7 @@ class Cross:
         return _buckets(":".join(map(str, self.members)), self.n_buckets)
 
     def writer(self, columns: dict[Any, Read], first: int) -> Writer:
-        """What writes a partition's values."""
+        """A writer of a partition's values."""
         read = [columns[name] for name in self.members]
         for name, column in zip(self.members, read, strict=True):
             if isinstance(column, ListColumn):
@@ -281,7 +281,7 @@ class Cross:
 
 
 def _writer(feature: OneHot | Hashed, columns: dict[Any, Read], first: int, missing: int) -> Writer:
-    """What writes categories."""
+    """A writer of categories."""
     column = columns[feature.name]
     if isinstance(column, ListColumn):
         raise _changed(feature.name, "categories", "lists")

@@ -65,7 +65,7 @@ def read_frame(frame: pd.DataFrame, names: Sequence[Any], *, parts: bool = False
 
 
 def keep_frame(read: ReadFrame, *, hashed: bool, ordered: bool = False) -> ReadFrame:
-    """What was read of a frame as it outlives that: without memory of the frame's.
+    """A copy of a read frame that shares no memory with the original.
 
     hashed: whether of categories the hashes alone are wanted, as they are of lists.
     ordered: whether lists are sequences: then of numbers these are wanted.

@@ -63,17 +63,17 @@ class FrameLayout:
 
     @cached_property
     def width(self) -> int:
-        """How many there are."""
+        """Number of columns."""
         return sum(feature.width for feature in self.features)
 
     @property
     def n_numbers(self) -> int:
-        """How many of the frame's columns are numbers."""
+        """Number of the frame's columns that are numbers."""
         return sum(isinstance(feature, Number) for feature in self.features)
 
     @property
     def number_columns(self) -> tuple[int, ...]:
-        """Which encoded columns are the frame's numbers."""
+        """Encoded columns that are the frame's numbers."""
         starts = accumulate((feature.width for feature in self.features), initial=0)
         at = zip(self.features, starts, strict=False)
         return tuple(start for feature, start in at if isinstance(feature, Number))

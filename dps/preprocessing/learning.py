@@ -47,7 +47,7 @@ class Options:
 def make_layout(
     survey: FrameSurvey, names: Sequence[Any], unfit: Sequence[str], options: Options
 ) -> FrameLayout:
-    """What the columns of a surveyed frame become.
+    """Make the encoded columns of a surveyed frame.
 
     unfit: defects that are known already.
     Raises ValueError: all that is wrong with the columns; or an interaction is not of categories.
@@ -107,7 +107,7 @@ def _cross(survey: FrameSurvey, members: Sequence[Any], n_buckets: int | None) -
 
 def _feature(name: object, column: ColumnSurvey, options: Options, n_numbers: int) -> Feature:
     n_buckets, lists = options.n_buckets, options.lists
-    # Of numbers and lists none is missing where that would be an error.
+    # No number or list is missing if that would be an error.
     indicator = options.missing != "mean" and column.missing > 0
     if column.kind == "numbers":
         return Number(name, n_numbers, column.total / column.count, indicator)
@@ -141,7 +141,7 @@ def _one_hot(feature: OneHot, counts: Any, rows: int, options: Options) -> OneHo
 
 
 def _has_nothing(column: ColumnSurvey, n_buckets: int | None) -> bool:
-    """Whether there is no value to learn from."""
+    """True if there is no value to learn from."""
     if column.kind == "numbers":
         return not column.count
     if column.kind == "categories":

@@ -1,4 +1,4 @@
-"""How workers read partitions of the frame that an encoder is fitted to."""
+"""Readers of partitions for an encoder's fit."""
 
 from __future__ import annotations
 

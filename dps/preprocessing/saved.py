@@ -28,7 +28,7 @@ def encoder_kinds() -> list[Kind]:
     """Kinds of an encoder and of all that it holds; imports pandas."""
     import pandas as pd
 
-    # Of what categories may be; an Index of texts is one of objects.
+    # Dtypes of categories; an Index of texts has objects.
     indexes = (pd.Index, pd.DatetimeIndex, pd.TimedeltaIndex, pd.IntervalIndex, pd.RangeIndex)
     return [
         Kind.of("feature:number", Number),
@@ -43,7 +43,7 @@ def encoder_kinds() -> list[Kind]:
         Kind(
             "index:PeriodIndex", pd.PeriodIndex, ("ordinals", "freq"), _fields_of_periods, _periods
         ),
-        # What columns may be called.
+        # Types of column names.
         Kind("timestamp", pd.Timestamp, ("is", "zone"), _fields_of_timestamp, _timestamp),
         Kind("interval", pd.Interval, _INTERVAL, _fields_of_interval, _interval),
     ]

@@ -1,4 +1,4 @@
-"""What an encoder learns from: a few numbers and the distinct values of each partition.
+"""A survey for an encoder: a few numbers and the distinct values of each partition.
 
 `survey` is run where a partition lies, `merge` puts the answers together, and what is wrong in the
 user's terms. Neither knows what columns become.
@@ -32,7 +32,7 @@ ReadKind = Literal["numbers", "categories", "lists", "lists of numbers", "nothin
 
 @dataclass(frozen=True)
 class ColumnSurvey:
-    """What is to be known of a column."""
+    """A survey of a column."""
 
     # {"numbers", "categories", "lists", "lists of numbers", "nothing"} the fourth of sequences
     # alone.
@@ -48,7 +48,7 @@ class ColumnSurvey:
 
 @dataclass(frozen=True)
 class FrameSurvey:
-    """What is to be known of a partition, or of all."""
+    """A survey of a partition, or of all."""
 
     rows: int
     columns: dict[Any, ColumnSurvey]
@@ -111,7 +111,7 @@ def merge(surveys: Sequence[FrameSurvey], whole: bool) -> FrameSurvey:
 
     whole: whether the data came in one piece, so that partitions need no mention.
     """
-    # What has no rows may be of any dtype.
+    # Partitions without rows may have any dtype.
     filled = {number: survey for number, survey in enumerate(surveys) if survey.rows}
     columns: dict[Any, ColumnSurvey] = {}
     defects: dict[Any, ColumnError] = {}
@@ -172,7 +172,7 @@ def _merge_values(name: str, found: Mapping[int, Any], given: bool) -> tuple[Any
 
 
 def _same(name: str, what: str, kinds: Mapping[int, Any]) -> Any:
-    """What is the same in all partitions that have anything, which are given by number."""
+    """The value that all non-empty partitions share; `kinds` are given by number."""
     first: tuple[int, Any] | None = None
     for number, kind in kinds.items():
         if first is None:
@@ -187,7 +187,7 @@ def _same(name: str, what: str, kinds: Mapping[int, Any]) -> Any:
 
 
 def missing_values(counts: Iterable[tuple[Any, int]], rows: int) -> list[str]:
-    """What to say of missing values, if there are any."""
+    """Messages about missing values, if there are any."""
     gaps = [f"{str(name)!r} {count:,}" for name, count in counts if count]
     if not gaps:
         return []

@@ -1,4 +1,4 @@
-"""What writes the values of a partition's rows, however many slices of them there are.
+"""Writers of the values of a partition's rows, in any number of slices.
 
 A writer holds what was worked out of the distinct values of a partition's column: the encoded
 column of each code, say. It knows nothing of the values themselves.
@@ -28,7 +28,7 @@ class WithWriter(Protocol):
     """A feature, as far as it is known here."""
 
     def writer(self, columns: dict[Any, Read], first: int) -> Writer:
-        """What writes a partition's values in columns from `first` on."""
+        """A writer of a partition's values in columns from `first` on."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Scores of scikit-learn's that are no sums over rows: of all rows for validation together.
 
-Each rank reports its rows, and whoever closes an epoch asks the scorer about all of them.
+Each rank reports its rows, and the rank that closes an epoch asks the scorer about all of them.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _Scorer = type(get_scorer("accuracy"))
 
 @dataclass(frozen=True)
 class _AllRowsScore(Score):
-    """What a scorer says of all rows for validation.
+    """A scorer's value for all validation rows.
 
     A report is their number, and the rows: raw outputs, y as it is encoded, and weight.
     """
 
     scorer: Any
     name: str
-    # Whether it is one of scikit-learn's own, to which the second of two classes is 1.
+    # True for scikit-learn's own scorers, for which the second of two classes is 1.
     is_known: bool
     targets: TargetEncoding | None = None
     n_raw: int = 1  # columns of a row
@@ -72,11 +72,11 @@ class _AllRowsScore(Score):
         return np.concatenate([[sum(counts)], *rows])
 
     def width(self, rows: int) -> int:
-        """What a row takes, of all of them."""
+        """Numbers that a row takes."""
         return 1 + rows * (self.n_raw + self.n_y + 1)
 
     def value(self, sums: NDArray[np.float64], weight: float) -> float:
-        """What the scorer says; weights are left out where all rows have the same."""
+        """The scorer's value; equal weights are left out."""
         assert self.targets is not None
         n = int(sums[0])
         rows = sums[1 : self.width(n)].reshape(n, -1)
@@ -126,7 +126,7 @@ class _Regressor(RegressorMixin, _Outputs):  # type: ignore[misc]
 
 
 def get_score(scoring: Any, loss: Loss) -> Score:
-    """What was asked for by name, or as it is.
+    """The score with a name, or a given one.
 
     Raises ValueError: there is none of that name for such a model.
     """

@@ -1,6 +1,6 @@
 """Scores of NumPy arrays: numbers a row whose mean is a score, and moments that merge.
 
-Whoever has them decides where the rows lie and how they are weighted.
+Their user decides where the rows lie and how they are weighted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dps.losses.base import as_columns
 
 
 def equal(y_true: np.ndarray, y_pred: np.ndarray) -> NDArray[np.bool_]:
-    """Whether a row has its label, or all of its labels; (n,)."""
+    """True for each row with its label, or with all of its labels; (n,)."""
     same: Any = y_true == y_pred
     return same if same.ndim == 1 else same.all(axis=1)
 
@@ -44,7 +44,7 @@ def _errors(y_true: np.ndarray, y_pred: np.ndarray) -> NDArray[np.float64]:
 def moments(
     y_true: np.ndarray, y_pred: np.ndarray, weight: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """What R2 needs of some rows, (1 + 3 n_outputs,).
+    """Sums that R2 needs of some rows, (1 + 3 n_outputs,).
 
     The sum of weights; of each output the mean of y, squares about it, and squared errors.
     """

@@ -24,7 +24,7 @@ class Score(ABC):
 
     @property
     def needs_probabilities(self) -> bool:
-        """Whether only a loss that has probabilities can be scored."""
+        """True if only a loss that has probabilities can be scored."""
         return False
 
     def about(self: _Self, targets: TargetEncoding, n_outputs: int) -> _Self:
@@ -47,10 +47,10 @@ class Score(ABC):
     def sums(
         self, targets: TargetEncoding, y: Any, raw: np.ndarray, weight: Any
     ) -> NDArray[np.float64]:
-        """What is reported of some rows, (k,): of encoded targets, raw outputs and weights."""
+        """Sums of some rows, (k,), from encoded targets, raw outputs and weights."""
 
     def joined(self, parts: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
-        """What is reported of all rows, from reports of some; behind one may be more numbers."""
+        """Reports of all rows, joined from reports of some; more numbers may follow one."""
         return functools.reduce(operator.add, parts, np.zeros(1))
 
     def width(self, rows: int) -> int:
@@ -68,7 +68,7 @@ class _MeanScore(Score):
 
     @abstractmethod
     def of_rows(self, targets: TargetEncoding, y: np.ndarray, raw: np.ndarray) -> Any:
-        """What is summed, (n,) or (n, k)."""
+        """Values to be summed, (n,) or (n, k)."""
 
     def sums(
         self, targets: TargetEncoding, y: Any, raw: np.ndarray, weight: Any
@@ -114,7 +114,7 @@ class RowScore(_MeanScore):
 
     @property
     def needs_probabilities(self) -> bool:
-        """Whether it is of them."""
+        """True if the score needs probabilities."""
         return self.response_method == "predict_proba"
 
     def of_rows(self, targets: TargetEncoding, y: np.ndarray, raw: np.ndarray) -> Any:
@@ -212,7 +212,7 @@ class _LabelScore(_MeanScore):
     n_labels: int = 0
 
     def about(self, targets: TargetEncoding, n_outputs: int) -> _LabelScore:
-        """Of as many labels as there are."""
+        """The score for a number of labels."""
         n_labels = 0 if targets.classes is None else len(targets.classes)
         if self.average == "binary" and (targets.multilabel or n_labels != 2):
             raise ValueError(
@@ -252,7 +252,7 @@ class _R2(Score):
     n_outputs: int = 1
 
     def about(self, targets: TargetEncoding, n_outputs: int) -> _R2:
-        """Of as many outputs as there are."""
+        """The score for a number of outputs."""
         return replace(self, n_outputs=n_outputs)
 
     def width(self, rows: int) -> int:

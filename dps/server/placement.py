@@ -1,4 +1,4 @@
-"""Which elements of the flat parameter vector lie on which shard.
+"""The range of the flat parameter vector on each shard.
 
 Pure arithmetic on sizes: it knows nothing of windows, workers or models.
 """
@@ -46,7 +46,7 @@ class Placement:
         return self.cuts[shard + 1] - self.cuts[shard]
 
     def below(self, shard: int, stop: int) -> int:
-        """How many of a shard's elements are among the first `stop`."""
+        """Number of a shard's elements among the first `stop`."""
         start, end = self.range(shard)
         return max(0, min(end, stop) - start)
 

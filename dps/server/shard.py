@@ -1,8 +1,9 @@
 """A shard of a fit: owns a store, and the window of the group that works on it.
 
 It knows no mode, and does not stand in the way of a step: ranks work in the window themselves, or a
-thread does on behalf of one that is far (``dps/transport``). When it goes, whoever still uses the
-window is stopped: also when nobody closes it, because its client has died and Dask lets it go.
+thread does on behalf of one that is far (``dps/transport``). When it goes, everything that still
+uses the window is stopped: also if it is not closed, because its client has died and Dask lets it
+go.
 
 There is one group. The next generation of a fit has other Actors, and so new memory: a rank that
 was frozen in the middle of an update writes into memory that is no longer read when it thaws.
@@ -29,13 +30,13 @@ from dps.server.store.export import Exporter, ExportRequest, ExportResult
 from dps.server.store.snapshots import Snapshot
 from dps.server.store.store import Store, StoreSpec
 
-#: What makes a rank's end in the window of a shard: a class, or one with its mode's options.
+#: Makes a rank's channel in the window of a shard: a class, or one with its mode's options.
 ChannelKind = Callable[..., MappedChannel]
 
 
 @dataclass(frozen=True)
 class MonitorInfo:
-    """What somebody who watches a fit should know and a window does not say."""
+    """Facts for a monitor that a window does not have."""
 
     workers: tuple[str, ...]  # the worker of each rank
     together: bool  # whether ranks wait for each other at every step
@@ -60,7 +61,7 @@ class Initial:
         return cls(params.size, str(params.dtype), tuple(rows))
 
     def apart(self) -> tuple[Initial, dict[int, NDArray[np.floating]]]:
-        """What takes no room, with zeros for the rest; and that rest, by row."""
+        """Values without memory, with zeros for the rest; and that rest, by row."""
         rest = {n: row for n, row in enumerate(self.rows) if isinstance(row, np.ndarray)}
         rows = tuple(0.0 if number in rest else row for number, row in enumerate(self.rows))
         return replace(self, rows=rows), rest
@@ -68,7 +69,7 @@ class Initial:
 
 @dataclass(frozen=True)
 class ShardSpec:
-    """What a shard is made from, and what the group that works there needs."""
+    """The specification of a shard and of the group that works there."""
 
     window: WindowSpec
     # Parameters of this shard and optimizer state; where it has a part of a table, of what is
@@ -77,7 +78,7 @@ class ShardSpec:
     channel: ChannelKind  # what steps of a rank go through, as its mode has it
     timeout: float  # seconds without progress that a waiting rank tolerates
     version: int = 0  # updates that lie behind the initial parameters
-    # How gradients are applied; None where replicas hold the parameters.
+    # The update that applies gradients; None if replicas hold the parameters.
     update: Update | None = None
     shared: bool = False  # whether its memory should be files that other processes can map
     watched: MonitorInfo | None = None  # None where nothing is to be said of the fit
@@ -90,7 +91,7 @@ class ShardSpec:
 
 @dataclass(frozen=True)
 class WindowCard:
-    """How a replica finds out whether it can map a window and its store: by trying."""
+    """A card by which a replica finds out whether it can map a window and its store: by trying."""
 
     spec: WindowSpec
     window: MemoryCard
@@ -102,7 +103,7 @@ class WindowCard:
 
 @dataclass(frozen=True)
 class ShardStatus:
-    """What a shard says of a running fit."""
+    """The report of a shard on a running fit."""
 
     closed: int  # epochs closed
     stop: int  # 0 while running
@@ -140,7 +141,7 @@ def status_of(window: Window, since: int) -> ShardStatus:
 
 
 def _interim(window: Window) -> NDArray[np.float64] | None:
-    """What was published last; the one after the next is written over it."""
+    """The last published state; the one after the next overwrites it."""
     while published := window.words.load(Word.INTERIM):
         found: NDArray[np.float64] = window.interims[published % 2].copy()
         # Adding, unlike loading, is not done before what comes in front of it.
@@ -190,7 +191,7 @@ class ParameterShard:
         return self._used.windows[0]
 
     def card(self) -> WindowCard:
-        """How to map the window."""
+        """A card by which replicas map the window."""
         window, store = self.window, self.store
         unshared = store.unshared or window.unshared
         return WindowCard(
@@ -202,7 +203,7 @@ class ParameterShard:
         return status_of(self.window, since)
 
     def counts(self) -> NDArray[np.int64]:
-        """What every rank has counted so far, see ``shared/activity.pyx``; (n_ranks, WIDTH)."""
+        """Counts of every rank so far, see ``shared/activity.pyx``; (n_ranks, WIDTH)."""
         return self.window.activity.copy()
 
     def stop(self) -> None:
@@ -214,11 +215,11 @@ class ParameterShard:
         return self.store.version
 
     def snapshot(self, epochs: int, first: int = 0, steps: int = 0) -> Snapshot:
-        """What was kept then, or a part of it, see `Snapshots.kept`."""
+        """The snapshot of that time, or a part of it, see `Snapshots.kept`."""
         return self.store.snapshots.kept(epochs, first, steps)
 
     def rest(self) -> None:
-        """Have snapshots alone, once nobody works here any more, see `Store.rest`."""
+        """Keep only snapshots, once no rank works here any more, see `Store.rest`."""
         self.store.rest()
         for window in self._used.windows:
             window.release(window.slots)
@@ -232,7 +233,7 @@ class ParameterShard:
         writings.append(Exporter(self.store.snapshots, asked, copied))
 
     def written(self) -> ExportResult | None:
-        """What has come of it; None while it is under way."""
+        """The result; None while the export runs."""
         writings = self._used.writings
         return writings[-1].written if writings else ExportResult(overtaken=True)
 

@@ -1,4 +1,4 @@
-"""A module at work: its parameters and gradients lie in flat vectors of somebody else.
+"""A module at work: its parameters and gradients lie in flat vectors of its owner.
 
 On a CPU they are views of these, so that nothing is copied: what a step reads is what lies in the
 window, or in the replica's own vector, and `backward` adds to the sum that is pushed. On a GPU the
@@ -41,7 +41,7 @@ class _Buffer:
 
     @property
     def current(self) -> Any:
-        """What the module has there now."""
+        """The module's current value."""
         return self.owner._buffers[self.key]
 
 

@@ -52,7 +52,7 @@ module_ : Module
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class _Torch(UserModelEstimator):
-    """What the two estimators share."""
+    """The common part of the two estimators."""
 
     module: Callable[..., nn.Module] | nn.Module = field(kw_only=False)
     criterion: Callable[..., Any] | None = field(default=None, kw_only=False)

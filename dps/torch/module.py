@@ -26,7 +26,7 @@ from dps.torch.criteria import Criterion, total_of
 
 #: Rows that go through a module at a time where nothing is trained.
 _ROWS = 1024
-#: Who draws has the generator, which is the process's, for himself.
+#: A module that draws has the process's generator for itself.
 _rng_lock = threading.Lock()
 _threads = threading.Lock()
 _inside, _before = 0, 0
@@ -86,7 +86,7 @@ class TorchModel:
         an argument, by its name in a dict.
     """
 
-    #: Arbitrary metadata of whoever made it; never read here.
+    #: Arbitrary metadata of its maker; never read here.
     shape: Any = None
     whole: ClassVar[bool] = True
     kernel: ClassVar[None] = None
@@ -118,7 +118,7 @@ class TorchModel:
         self._live: BoundModule | None = None
         self._device = torch.device("cpu")  # where that is
         self._lock = threading.Lock()
-        #: Whether the module draws by chance; None until it has been tried.
+        #: True if the module draws by chance; None until it has been tried.
         self.draws: bool | None = None
 
     def __getstate__(self) -> dict[str, Any]:

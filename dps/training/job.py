@@ -1,4 +1,4 @@
-"""What is to be trained, and what comes of it."""
+"""The job of a fit, and its result."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dps.training.position import Position
     from dps.training.replica.activity import RankActivity
 
-#: How steps are made that are each of all rows.
+#: Options of steps over all rows.
 FULL_BATCH = "L-BFGS"
 
 
@@ -35,13 +35,13 @@ OnEpochs = Callable[[Sequence[EpochRecord], Callable[[], Snapshot | None]], bool
 
 @dataclass(frozen=True)
 class Execution:
-    """Where a fit runs, and what it takes."""
+    """The place and resources of a fit."""
 
     n_replicas: int | str
     n_shards: int | str
     rebalance: bool | str  # whether rows may be copied to other workers
     timeout: float  # seconds without progress that are an error
-    # Whether to go on without rows that were lost with a worker and cannot be had again.
+    # True to go on without rows that were lost with a worker and cannot be computed again.
     drops_lost_data: bool = False
     max_losses: int | None = None  # losses after which it goes on; None: any number
     fruitless_losses: int = 3  # those in a row without progress
@@ -50,7 +50,7 @@ class Execution:
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be trained, and how."""
+    """The specification of a fit: model, optimizer, data and stopping rule."""
 
     fit: str  # id of the fit
     model: Model
@@ -80,7 +80,7 @@ class Job:
     name: str = ""  # what is fitted, in the words of its user: the estimator's class
 
     def reported(self, kept: Snapshot) -> Snapshot:
-        """What the fit reports after a snapshot: parameters alone, or their mean."""
+        """The snapshot that a fit reports: parameters alone, or their mean."""
         params = np.array(self.optimizer.result(kept.params, kept.state))
         return Snapshot(params[None], kept.version, kept.ids)
 
@@ -91,7 +91,7 @@ class Job:
 
     @property
     def ended(self) -> bool:
-        """Whether it has come to its end already, so that there is nothing to train."""
+        """True if it has come to its end already, so that there is nothing to train."""
         enough = len(self.done) >= self.stopping.max_iter
         return bool(self.done) and (enough or self.done[-1].converged)
 
@@ -113,7 +113,7 @@ class Job:
 
     @property
     def method(self) -> str:
-        """How steps are made, in the words of people."""
+        """Description of the method, in words."""
         if self.full_batch is not None:
             return FULL_BATCH
         return type(getattr(self.optimizer, "base", self.optimizer)).__name__
@@ -121,16 +121,16 @@ class Job:
 
 @dataclass(frozen=True)
 class FitResult:
-    """What a fit ended with: the state at the end of its last closed epoch."""
+    """The result of a fit: the state at the end of its last closed epoch."""
 
     reported: Snapshot  # see `Job.reported`
     kept: Snapshot  # parameters to carry on from, optimizer state and version
     history: list[EpochRecord]
     plan: Plan
-    # What each replica did, in rank order; those that did not end are missing.
+    # The activity of each replica, in rank order, without those that did not end.
     activity: list[RankActivity]
     error: BaseException | None  # what cut the fit short, to be raised once the rest has been kept
-    # Of each shard why it has no shared memory, where that was wanted.
+    # The reason why each shard has no shared memory, if it was wanted.
     unshared: tuple[str | None, ...]
     losses: tuple[Any, ...] = ()  # after which it went on
     chosen: str = ""  # why it is in its mode, where that was to be chosen

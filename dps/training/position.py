@@ -1,4 +1,4 @@
-"""Where a fit has got to: what its next generation, or a later process, goes on from.
+"""The position of a fit, from which its next generation or a later process continues.
 
 A fit goes on at the end of an epoch, so that each row of a closed epoch counts once; or within the
 next one, where its ranks have the same rows as before. It must not know who lost what, or where a
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EpochProgress:
-    """How far ranks were in an epoch when a snapshot was taken."""
+    """Progress of ranks in an epoch when a snapshot was taken."""
 
     steps: int  # that were behind, and of the epoch
     epoch_steps: int
@@ -36,7 +36,7 @@ class EpochProgress:
         return cls(int(said[0, 1]), plan.ranks[0].steps, said[1:], _pieces(plan))
 
     def fits(self, plan: Plan) -> bool:
-        """Whether the ranks of a plan have the rows that they had."""
+        """True if the ranks of a plan have the rows that they had."""
         same = [self.epoch_steps] * len(self.ranks) == [rank.steps for rank in plan.ranks]
         return same and np.array_equal(self.pieces, _pieces(plan))
 
@@ -58,7 +58,7 @@ def _pieces(plan: Plan) -> NDArray[np.int64]:
 
 
 class InitialState(NamedTuple):
-    """What a fit starts from: a snapshot that is made when it is asked for.
+    """The start of a fit: a snapshot that is made when it is asked for.
 
     Fresh optimizer state takes no memory, being the same everywhere; in a snapshot it does.
     """
@@ -101,7 +101,7 @@ class Position:
         return self.begun.params
 
     def is_after(self, other: Position) -> bool:
-        """Whether it is further than another one, at the end of an epoch or within it."""
+        """True if it is further than another one, at the end of an epoch or within it."""
         return (self.epochs, self.steps) > (other.epochs, other.steps)
 
     @property

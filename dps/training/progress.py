@@ -1,4 +1,4 @@
-"""How far a fit is: one record that outlives generations.
+"""Progress of a fit: one record that outlives generations.
 
 The generation at work feeds it. Recovery, checkpoints and callbacks read it, also when that
 generation has ended with an error: then the state is read where the shards are, or the client's
@@ -38,7 +38,7 @@ HISTORY = 1 << 16
 
 
 class Progress:
-    """Where a fit is.
+    """Progress of a fit.
 
     history: records of all closed epochs.
     copied: the client's copy of the state, newer than where the generation began; None: there is
@@ -63,7 +63,7 @@ class Progress:
         self.session: Session | None = None
         self.remote = False
         self._plan: Plan | None = None
-        #: What the window says of the last snapshot within an epoch, see `Window.interims`.
+        #: The window's note of the last snapshot within an epoch, see `Window.interims`.
         self._interim: NDArray[np.float64] | None = None
 
     def serve(self, plan: Plan, session: Session) -> None:
@@ -84,7 +84,7 @@ class Progress:
         return self.session.server
 
     def has_shard(self, worker: str | None) -> bool:
-        """Whether a shard is on a worker of another process."""
+        """True if a shard is on a worker of another process."""
         return self.remote and self._plan is not None and worker in self._plan.shards
 
     def take_in(self, check: Check | None = None) -> tuple[ShardStatus, list[EpochRecord]]:
@@ -119,7 +119,7 @@ class Progress:
 
     @property
     def within(self) -> EpochProgress | None:
-        """Of the last snapshot within the epoch at work; None where there is none."""
+        """Progress of the last snapshot within the current epoch; None if there is none."""
         said, closed = self._interim, self.closed - len(self.job.done)
         if said is None or said[0, 0] != closed or self._plan is None:
             return None
@@ -127,12 +127,12 @@ class Progress:
 
     @property
     def is_further(self) -> bool:
-        """Whether the fit is further than the client's copy."""
+        """True if the fit is further than the client's copy."""
         copied, within = self.copied or self.job.position, self.within
         return self.closed > copied.epochs or (within is not None and within.steps > copied.steps)
 
     def position(self, check: Check | None = None) -> Position:
-        """Where the fit is: after the last epoch whose record has come.
+        """The position after the last epoch whose record has come.
 
         Raises LookupError: it is further already.
         """
@@ -186,7 +186,7 @@ class Progress:
     def read_after_death(
         self, cluster: Cluster, timeout: float | None = None, *, report: bool = True
     ) -> Position:
-        """Where the fit is, after an error; replicas that are left stop.
+        """The position after an error; the remaining replicas stop.
 
         timeout: seconds that a call may take, if fewer than by default.
         report: whether callbacks get the epochs that have been closed since they were called.

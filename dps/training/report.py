@@ -49,7 +49,7 @@ class Shards:
 
 @dataclass(frozen=True)
 class FitReport:
-    """How a fit went: ``print(est.fit_report_)``, or show it in a notebook.
+    """A report on a fit: ``print(est.fit_report_)``, or show it in a notebook.
 
     Attributes
     ----------
@@ -78,7 +78,7 @@ class FitReport:
     max_delay : int or None
         Steps that a replica might be ahead of the slowest one; None: there was no bound.
     clock_distance : float or None
-        Steps that one was ahead, at most; None where nobody counted.
+        The largest number of steps that one was ahead; None if it was not counted.
     rows_dropped, rows_late : int
         Rows of all epochs that did not count, and those that came too late for their own step.
     kept : KeptEpoch or None
@@ -121,17 +121,17 @@ class FitReport:
 
     @property
     def together(self) -> bool:
-        """Whether replicas wait for each other at every step."""
+        """True if replicas wait for each other at every step."""
         return self.staleness is None
 
     @property
     def full_batch(self) -> bool:
-        """Whether each epoch was one step from all rows."""
+        """True if each epoch was one step from all rows."""
         return self.method == FULL_BATCH
 
     @property
     def advice(self) -> list[str]:
-        """What to change, the most useful first."""
+        """Advice, the most useful first."""
         return advise(
             self.accounts,
             together=self.together,

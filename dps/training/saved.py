@@ -1,4 +1,4 @@
-"""What training leaves, as a file says it: losses, optimizers, modes, models, states, histories.
+"""Files of training: losses, optimizers, modes, models, states, histories.
 
 Losses, optimizers, schedules and modes go by their names in the registries. Models and states are
 looked at closely when they are read: kernels trust them.

@@ -1,4 +1,4 @@
-"""Where training has got to, and whence it goes on: one record for all that carries on.
+"""The state of training, from which all that continues starts.
 
 `partial_fit`, `warm_start` and saved estimators use it. It must not know how a fit runs.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainState:
-    """What a fit starts from."""
+    """The start of a fit."""
 
     # (n,) where the model has a table, of the rows that there are, and of what is behind it.
     params: NDArray[np.floating]
@@ -49,7 +49,7 @@ class TrainState:
     def after(
         cls, start: TrainState | None, job: Job, model: Model, result: FitResult
     ) -> TrainState:
-        """Where a fit has got to that started there."""
+        """The state after a fit that started there."""
         stepped = not result.history[-1].full_batch  # else the state is as it was made
         return cls(
             params=result.kept.params,

@@ -1,4 +1,4 @@
-"""How a rank reaches a shard: mapped memory, a stream, Actor calls; each shard in its own way."""
+"""Ways of a rank to a shard: mapped memory, a stream, Actor calls; each shard has its own."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _ASK_EVERY = 5.0
 
 
 class CallingWire:
-    """The end of whoever asks, as an `ObjectWire` uses it.
+    """The caller's end, as an `ObjectWire` uses it.
 
     remote: the Actor, whose `relay` takes requests.
     sender: the first argument of `relay`: who sends.
@@ -76,7 +76,7 @@ class CallingWire:
 
 
 class Presence:
-    """What a shard's end calls while it waits: whether the sender is still there.
+    """The check of a waiting shard that the sender is still there.
 
     sender: the id of the sender's client, or worker.
     """
@@ -140,9 +140,9 @@ class Mailbox:
             answer.set_result(b"")
         if message:
             self._requests.put(bytes(message))
-        if self._ended:  # whoever would have answered may not have seen this one
+        if self._ended:  # the answering side may not have seen this one
             answer.cancel()
-            raise ConnectionError("nobody answers here any more")
+            raise ConnectionError("this end has stopped answering")
         return await asyncio.wrap_future(answer)
 
     def send(self, pieces: list[memoryview], look: Callable[[], None]) -> None:
@@ -171,7 +171,7 @@ class Mailbox:
         self._requests.put(None)
 
     def close(self) -> None:
-        """Nobody answers any more."""
+        """Stop answering."""
         self._ended = True
         while not self._answers.empty():
             self._answers.get().cancel()

@@ -65,13 +65,13 @@ class Remote:
     def lost(self, what: str) -> DPSError:
         """The error of an Actor of which something is so.
 
-        A client without a scheduler reaches nobody, whom it therefore does not accuse.
+        A client without a scheduler reaches no Actor, and therefore blames none.
         """
         status = getattr(self.node, "status", None)
         if isinstance(status, str) and status != "running":  # of a worker it is no text
             return ClusterError(
                 f"shard {self.key} {what}: the client is {status}, so its scheduler is gone, or "
-                "somebody has closed it"
+                "it has been closed"
             )
         return ServerLostError(f"shard {self.key} {what}", worker=self.address)
 
@@ -90,7 +90,7 @@ class Remote:
 
 @dataclass(frozen=True)
 class _Raised:
-    """What a method of an Actor has raised."""
+    """An exception of an Actor's method."""
 
     error: Exception
 
@@ -152,7 +152,7 @@ class PendingCall:
 
     @property
     def done(self) -> bool:
-        """Whether an answer has come."""
+        """True if an answer has come."""
         return self._future.done()
 
 

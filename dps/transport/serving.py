@@ -4,8 +4,8 @@ It owns the handler that ranks and callers connect to (``wires.py`` has the prot
 threads. What a thread does is native (``wire/service.pyx``): it runs the steps that a rank here
 would run, or reads and writes parts of tensors. It knows no modes.
 
-Nobody reads a connection again that has been left in the middle of anything: where its bytes belong
-is no longer known. The threads end when the shard goes, also one that nobody closes because its
+A connection is never read again after a message was interrupted: where its bytes belong
+is no longer known. The threads end when the shard goes, also if it is not closed because its
 client has died.
 """
 
@@ -109,7 +109,7 @@ class Served(ABC):
         return asyncio.Lock()
 
     def serve_calls(self, who: Any, sender: str) -> None:
-        """Begin to serve somebody by Actor calls, as long as its sender is there."""
+        """Begin to serve a caller by Actor calls, as long as its sender is there."""
         self.services.serve_calls(who, sender)
 
     async def relay(self, who: Any, message: bytes, answered: bool = True) -> bytes:
@@ -117,7 +117,7 @@ class Served(ABC):
         return await self.services.mailboxes[who].relay(message, answered)
 
     def leave(self, who: Any) -> None:
-        """End what serves somebody by Actor calls."""
+        """Stop serving a sender by Actor calls."""
         self.services.leave(who)
 
 
@@ -152,7 +152,7 @@ class Services:
             if not can_be_taken_over(comm):
                 raise FencedError("a connection without a socket is refused")
         except DPSError as error:
-            with contextlib.suppress(OSError):  # whoever asks has gone
+            with contextlib.suppress(OSError):  # the caller has gone
                 await comm.write((False, pickle.dumps(error)))
             comm.abort()
             return Status.dont_reply
@@ -162,7 +162,7 @@ class Services:
         return Status.dont_reply
 
     def serve_calls(self, who: Any, sender: str) -> None:
-        """Begin to serve somebody by Actor calls, as long as its sender is there."""
+        """Begin to serve a caller by Actor calls, as long as its sender is there."""
         self._check(who)
         mailbox = self.mailboxes[who] = Mailbox(TICK)
         self._start(who, ObjectWire(mailbox, Presence(self._worker, sender), ConnectionError))
@@ -174,7 +174,7 @@ class Services:
             mailbox.shut()
 
     def callers(self) -> list[Any]:
-        """Who is connected."""
+        """Connected callers."""
         with self._lock:
             return sorted((who for who, _ in self._served.values()), key=str)
 
@@ -232,7 +232,7 @@ def serve_rank(window: Window, kind: ChannelKind, rank: int, timeout: float, wir
 
 
 def answering(call: Callable[[Any, Any], Any]) -> Callable[[bytes], bytes]:
-    """What answers a message by ``call(function, args)``; an exception is an answer, too."""
+    """A function that answers a message by ``call(function, args)``; exceptions are answers too."""
 
     def answer(message: bytes) -> bytes:
         try:
@@ -244,7 +244,7 @@ def answering(call: Callable[[Any, Any], Any]) -> Callable[[bytes], bytes]:
 
 
 def pickled(value: Any) -> bytes:
-    """What a rank is answered; an exception that cannot travel is described."""
+    """Pickle an answer to a rank; describe an exception that cannot travel."""
     try:
         return pickle.dumps(value)
     except Exception:

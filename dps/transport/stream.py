@@ -28,7 +28,7 @@ from tornado.iostream import IOStream, SSLIOStream
 
 from dps._runtime.wire.wire import ObjectWire, SocketWire, Wire
 
-#: Seconds after which whoever waits on a wire looks around.
+#: Seconds after which a thread that waits on a wire looks around.
 TICK = 1.0
 #: Seconds without any answer after which another host is gone, by default.
 SILENCE = 2.0
@@ -37,7 +37,7 @@ _SMALL = 1 << 16
 
 
 def can_be_taken_over(comm: Any) -> bool:
-    """Whether a connection has a socket that a thread can use."""
+    """True if a connection has a socket that a thread can use."""
     return (
         isinstance(comm, TCP)
         and isinstance(comm.stream, IOStream)
@@ -115,11 +115,11 @@ def _looking(
 
 
 def _is_silent(over: socket.socket, silence: float) -> bool:
-    """Whether nothing has come from the other host for long, though it was asked repeatedly."""
+    """True if nothing has come from the other host for long, though it was asked repeatedly."""
     if sys.platform != "linux":  # the deadlines still hold
         return False
     info = over.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 60)
-    # Of the kernel's tcp_info: times sent again, probes, and milliseconds since the last answer.
+    # Fields of the kernel's tcp_info: retransmits, probes, and milliseconds since the last answer.
     again, probes = info[2], info[3]
     (since,) = struct.unpack_from("=I", info, 56)
     return again + probes >= 2 and since > 1000 * silence

@@ -78,7 +78,7 @@ def called(
 
 
 class ShardProbe:
-    """Whether it makes sense to go on waiting for a shard's answer: as long as the Actor lives.
+    """The check that waiting for a shard's answer makes sense: that its Actor lives.
 
     A shard may wait for others as long as it likes; one that has not answered a probe for
     `timeout` seconds counts as lost.

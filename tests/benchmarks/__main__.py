@@ -1,4 +1,4 @@
-"""Every benchmark, one after another, as Markdown: the tables of README and docs/performance.md.
+"""Every benchmark, as Markdown: the tables of README and docs/inside/performance.md.
 
     python tests/benchmarks [--quick] [NAME ...]
 

@@ -1,4 +1,4 @@
-"""Imports go downward only, as docs/architecture.md draws them."""
+"""Imports go downward only, as docs/inside/architecture.md draws them."""
 
 from __future__ import annotations
 
@@ -150,15 +150,6 @@ def test_numerics_know_no_protocol() -> None:
         assert "_runtime" not in path.read_text(), path.name
 
 
-def test_no_class_has_a_word_of_its_own_where_the_field_has_one() -> None:
-    unwanted = {"Room", "Numbers", "Watched", "Standing", "Happenings", "Patience", "Serving"}
-    for path in sorted(PACKAGE.rglob("*.py*")):
-        if path.suffix in (".py", ".pyx", ".pxd") and "preprocessing" not in path.parts:
-            named = set(re.findall(r"^(?:cdef )?class (\w+)", path.read_text(), re.MULTILINE))
-            ends = {name for name in named if name.endswith("End")}
-            assert not named & unwanted | ends, path
-
-
 def test_files_are_short() -> None:
     long = {
         str(path.relative_to(PACKAGE)): lines
@@ -166,25 +157,6 @@ def test_files_are_short() -> None:
         if path.suffix in (".py", ".pyx", ".pxd") and (lines := path.read_text().count("\n")) > 500
     }
     assert long == {}
-
-
-#: Names that say nothing to whoever comes from another library.
-UNWANTED = re.compile(
-    "meet|meeting|settle|tell|told|say|gang|deal|seat|bold|calm|lying|coming|aside|share_out"
-    "|hand_over|hand_out|take_home|go_home|company|story"
-)
-
-
-def test_names_are_plain() -> None:
-    named = re.compile(r"^ *(?:cdef|cpdef|def|class)\b[^=(:]*?(\w+)[(:]", re.MULTILINE)
-    found, seen = set(), 0
-    for path in sorted(PACKAGE.rglob("*.p[yx]*")):
-        if path.suffix in (".py", ".pyx", ".pxd"):
-            names = {name.lower().strip("_") for name in named.findall(path.read_text())}
-            seen += len(names)
-            found |= {(path.name, name) for name in names if UNWANTED.fullmatch(name)}
-    assert seen > 3000
-    assert found == set()
 
 
 #: Those of estimators and their models are still to be cut.

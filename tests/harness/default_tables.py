@@ -1,4 +1,4 @@
-"""The part of docs/modes.md that compares defaults of the estimators, made of their parameters.
+"""The table of docs/reference/defaults.md, made of the parameters of the estimators.
 
 Run as a program it writes that part anew.
 """
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import dps
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "modes.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "defaults.md"
 BEGIN = "<!-- Made of the parameters of the estimators by tests/harness/default_tables.py. -->\n"
 END = "<!-- End of the generated table. -->\n"
 KINDS = (dps.LinearClassifier, dps.MLPClassifier, dps.FMClassifier, dps.ModelClassifier)

@@ -1,4 +1,4 @@
-"""The part of docs/monitoring.md that says what events hold, made of their schema's docstrings.
+"""The tables of docs/reference/events.md, made of the docstrings of the schema.
 
 Run as a program it writes that part anew.
 """
@@ -13,7 +13,7 @@ from typing import Any, get_type_hints
 
 from dps.monitor import events
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "monitoring.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "events.md"
 BEGIN = "<!-- Made of dps/monitor/events.py by tests/harness/event_tables.py. -->\n"
 END = "<!-- The end of what is made. -->\n"
 _NESTED = (

@@ -304,7 +304,7 @@ def test_a_write_that_nobody_ends_is_not_read(monkeypatch: pytest.MonkeyPatch) -
         server.add(publishing.TRAINING, [[1.0, 0, 0, 0]])
         server.assign("coef_", 7.0)
         np.testing.assert_array_equal(served.predict(X), model.predict(X))  # what was whole
-        with pytest.raises(StalledError, match="nobody has completed the model"):
+        with pytest.raises(StalledError, match="no fit has completed the model"):
             dps.ServedModel("half").predict(X)
         model.partial_fit(X, Y)
         np.testing.assert_array_equal(dps.ServedModel("half").model.coef_, model.coef_)

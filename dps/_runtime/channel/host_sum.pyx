@@ -19,8 +19,8 @@ cdef class HostReducer(MappedChannel):
     broadcast ranks have nothing to sum: they arrive, which says that they have read what stood
     there before. By keys the leader has the sums in TOTAL_KEYS and TOTAL, where it writes the means
     that come back, if any do; each rank reads the parameters at its own keys by itself.
-    Nobody arrives at step k + 1 who has not read the answer of step k, and only then is it written
-    over. A leader that dies leaves the others waiting until the fit is stopped.
+    No rank arrives at step k + 1 before it has read the answer of step k, and only then is it
+    written over. A leader that dies leaves the others waiting until the fit is stopped.
     """
 
     def __init__(self, window, int rank, first, slow_wait, double tick, Activity activity):
@@ -71,7 +71,7 @@ cdef class HostReducer(MappedChannel):
         self.done()
         if self.leads:
             n = 0
-            for rank in range(self.n_ranks):  # side by side: nobody else reads them any more
+            for rank in range(self.n_ranks):  # side by side: no other rank reads them any more
                 first = min(self.n_keys, rank * self.key_slots.slice_keys)
                 count = self.key_slots.total_counts[rank]
                 memmove(keys + n, keys + first, count * sizeof(int64_t))
@@ -110,5 +110,5 @@ cdef class HostReducer(MappedChannel):
         )
         self.wait(-1, W_ANSWERED, self.request.sequence)
         memcpy(notes, answer, NOTES * sizeof(double))
-        # What has gone wrong is the leader's to say.
+        # The leader reports the error.
         return RAN if <int> answer[NOTES] == RAN else STOPPED

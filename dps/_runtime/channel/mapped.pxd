@@ -7,7 +7,7 @@ from dps._runtime.keyed cimport KeyedParams
 from dps._runtime.updates cimport BoundUpdate
 from dps._runtime.shared.words cimport Words
 
-# What ranks hand over.
+# The payload of ranks.
 cdef struct Slots:
     char* at            # of all ranks
     Py_ssize_t stride   # in elements

@@ -131,7 +131,7 @@ cdef class MappedChannel(ShardChannel):
         return self._finish_broadcast(taken)
 
     cdef bint by_keys(self) noexcept nogil:
-        """Whether the request moves values at keys rather than a whole vector."""
+        """True if the request moves values at keys rather than a whole vector."""
         return self.request.op == PUSH_KEYS or self.request.op == PULL_KEYS
 
     cdef int put(
@@ -183,7 +183,7 @@ cdef class MappedChannel(ShardChannel):
         return 0
 
     cdef char* own_slot(self) noexcept nogil:
-        """Where the rank's slot begins."""
+        """Start of the rank's slot."""
         return self.slots.at + self.rank * self.slots.stride * self.numbers.itemsize
 
     cdef const char* _own(self) noexcept nogil:
@@ -378,7 +378,7 @@ cdef class MappedChannel(ShardChannel):
     # By keys.
 
     cdef bint takes_ids(self) noexcept nogil:
-        """Whether keys may be ids of a table."""
+        """True if keys may be ids of a table."""
         return self.keyed is not None and self.keyed.table.n_rows > 0
 
     cdef int begin_epoch(self) except -1 nogil:
@@ -406,7 +406,7 @@ cdef class MappedChannel(ShardChannel):
         return RAN
 
     cdef const char* values_of_picks(self) except? NULL nogil:
-        """What is given at the picks, side by side."""
+        """The given values at the picks, side by side."""
         if self.payload.given is NULL:  # it has been received
             return self.values.at
         if self.picks.at is NULL:
@@ -431,7 +431,7 @@ cdef class MappedChannel(ShardChannel):
         """The rank takes no more steps in this epoch; `clock` are those up to its end."""
 
     def flush(self, int64_t epoch):
-        """Apply what lazy updates have left behind, while nobody pushes; whether all is finite.
+        """Apply pending lazy updates while no rank pushes; return whether all is finite.
 
         In synchronous modes nothing is left: the last step of an epoch has applied it.
         """

@@ -11,10 +11,10 @@ Protocol, of each shard by itself. A rank that comes with a gradient waits for i
             with a mark in MARKS and the key in TOTAL_KEYS where it is the first there
     counts  in GATHERED: gradients, rows, its rate, keys
     applies ``sum g / sum n`` as one update, if its gradient is the k-th, and begins anew
-and leaves, and ends its turn. Nobody else writes TOTAL, MARKS or GATHERED meanwhile. What is read
+and leaves, and ends its turn. No other rank writes TOTAL, MARKS or GATHERED meanwhile. What is read
 is not coordinated with that, as in async.
 
-At the end of an epoch, while nobody pushes, the closer applies the mean of what has been gathered
+At the end of an epoch, while no rank pushes, the closer applies the mean of what has been gathered
 until then, of as few gradients as it is of, at the rate of the last one: nothing is lost, and every
 snapshot has all that has been handed over. Updates of an epoch may so be more than its gradients
 over k by one, or fewer where some are dropped. So by keys the learning rates of updates to come are
@@ -177,7 +177,7 @@ cdef class GatheringStep(AsynchronousStep):
     """A rank's pushes to shards that gather."""
 
     cdef bint finished              # at the end of an epoch
-    cdef int64_t dropped            # rows, since somebody asked
+    cdef int64_t dropped            # rows, since the last call
     cdef int64_t last_dropped       # the push that they were counted of last
 
     def finish_steps(self):

@@ -1,10 +1,11 @@
 """Async: the shards hold the parameters, and a gradient is applied when it comes.
 
-Nobody waits for anybody. Reads are not coordinated with writes, and two ranks that push at once may
-each lose element updates of the other; what one rank alone does is bit for bit sequential training.
+No rank waits for another. Reads are not coordinated with writes, and two ranks that push at once
+may each lose element updates of the other; what one rank alone does is bit for bit sequential
+training.
 
 Protocol, of each shard by itself. A rank sets FREE to 0 before it writes the parameters of a shard,
-or follows lazy updates there, and back to 1 when it has done. Whoever takes a snapshot sets OPEN to
+or follows lazy updates there, and back to 1 when it has done. The taker of a snapshot sets OPEN to
 0, waits until all ranks are FREE, copies and sets OPEN to 1. A rank that finds OPEN at 0 *after* it
 has set FREE to 0 retreats and waits: both words are sequentially consistent, so either the closer
 sees the rank busy or the rank sees the closed gate. A rank that dies inside a push stays not FREE:
@@ -150,7 +151,7 @@ cdef class AsynchronousStep(Step):
 
     @property
     def busy(self):
-        """Whether a push is under way."""
+        """True while a push is under way."""
         return any([self.waiting[number] for number in range(self.n_shards)])
 
     def staleness(self):
@@ -182,7 +183,7 @@ cdef class AsynchronousStep(Step):
         if rows == 0:
             return RAN
         for number in range(self.n_shards):
-            # What the gradient was computed from lacks the push that is still under way.
+            # The parameters of the gradient lack the push that is still under way.
             lacking = self.current[number]
             status = self._collect(number)
             if status != RAN:

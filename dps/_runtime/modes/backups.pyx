@@ -1,7 +1,7 @@
 """Sync with backup workers: an update is of the gradients that come first.
 
 Of N ranks the first N - b that come with a gradient of step t make update t; who comes later is too
-late. Nobody waits for the b slowest. What comes late is dropped, or counts in the step that is at
+late. No rank waits for the b slowest. What comes late is dropped, or counts in the step that is at
 work by then, beside the N - b of that step. Sources: Chen et al., 2016 (drop).
 
 Protocol, of each shard by itself. STEP holds three numbers: the updates that are done, and how many
@@ -13,7 +13,7 @@ gradients of the next step have been taken, in time and late. It only ever grows
 2. Who makes N - b of it closes the step, at once: it waits until TAKEN holds all that STEP counts,
    which takes as long as two words are written; sums the slots in rank order, those in time before
    those that come late; applies the mean to the whole shard; sets TAKEN to 0, VERSION, and STEP to
-   t updates and nothing taken. Until then STEP is full, and nobody is in time or late.
+   t updates and nothing taken. Until then STEP is full, and no rank is in time or late.
 3. Who finds that it is too late for t copies its slot into its late one, adds itself to STEP as
    late for whichever step is at work, and then writes LATE_ROWS and LATE, and adds to TAKEN. Where
    that step lies behind the end of the epoch, or late gradients are not wanted, it is dropped.
@@ -23,7 +23,7 @@ gradients of the next step have been taken, in time and late. It only ever grows
    rank goes on with the step after the most that any shard has done; steps in between, and their
    rows, are left out. Where another shard is not there yet, it waits for it.
 
-Why nobody waits for ever while N - b ranks get on. A rank waits, but for an update that is being
+Why no rank waits for ever while N - b ranks get on. A rank waits, but for an update that is being
 applied, only for steps that it has handed a gradient to every shard for. If a shard has done t,
 then N - b ranks have given their gradients of t to all shards. Else all ranks that get on come to
 t.
@@ -73,7 +73,7 @@ cdef class BackupsChannel(SynchronousChannel):
     def __init__(self, window, rank, shard, first, slow_wait, tick, activity):
         SynchronousChannel.__init__(self, window, rank, shard, first, slow_wait, tick, activity)
         self.quorum = window.spec.quorum
-        # Who closes a step works for all.
+        # The rank that closes a step works for all.
         self.slice.place, self.slice.start, self.slice.stop = 0, 0, self.size
         self.scratch.n = max(BLOCK, min(self.update.most, self.size))
         self.scratch.at = self.keep(np.empty(self.scratch.n, window.spec.dtype))
@@ -194,7 +194,7 @@ cdef class BackupsChannel(SynchronousChannel):
         return RAN
 
     cdef bint _unchanged(self, int64_t state) noexcept nogil:
-        """Whether nobody has begun to write since STEP was that."""
+        """True if STEP is unchanged and no update has started."""
         cdef int64_t now
         dps_fence()
         now = load(&self.words, W_STEP)

@@ -6,14 +6,14 @@ each rank took as many in an epoch as the rank with most: those that a rank has 
 once when it rests at the epoch's end.
 
 Protocol, of each shard by itself, with a bound of s steps. A rank with clock c
-    reads     once CLOCK of all is c - s or more: it misses no step of anybody up to c - s
+    reads     once CLOCK of all is c - s or more: it misses no step of any rank up to c - s
     pushes    as in async (asynchronous.pyx), and then sets CLOCK to c + 1
     rests     at an epoch's end: CLOCK, and GIVEN, become the clock at that end
 With s = 0 nothing of step c + 1 may be applied before all have read at c. So a rank sets GIVEN to
 c + 1 when it comes with its gradient, and waits until all have, before it applies it. All come at
 once then, and no update may lose any of another: they take turns.
 
-CLOCK is written at every shard before the rank waits at any: nobody waits in a circle, since the
+CLOCK is written at every shard before the rank waits at any: no ranks wait in a circle, since the
 slowest never waits. A rank is FREE while it waits, so snapshots are taken meanwhile; and its clock
 does not hold others back while it waits for the end of an epoch, or meets them there. By keys a
 rank reads for each batch; whole vectors come with the answer to a push, and once more at the
@@ -34,12 +34,12 @@ from dps._runtime.wire.message cimport BROADCAST, MEAN, RAN, Request
 from dps._runtime.step cimport Step
 from dps._runtime.shared.words cimport R_CLOCK, R_GIVEN, rank_load, rank_store
 
-#: A bound that nobody reaches.
+#: A bound that no rank reaches.
 cdef int64_t UNBOUNDED = <int64_t> 1 << 62
 
 
 cdef class BoundedChannel(AsynchronousChannel):
-    """A rank's channel to a shard where nobody is over `max_delay` steps ahead; None: no bound."""
+    """A rank's channel to a shard where no rank is over `max_delay` steps ahead; None: no bound."""
 
     def __init__(self, *given, max_delay):
         AsynchronousChannel.__init__(self, *given)

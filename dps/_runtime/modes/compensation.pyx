@@ -30,7 +30,7 @@ cdef class AgedChannel(BoundedChannel):
     """A rank's channel to a shard that divides steps by their age."""
 
     cdef double age(self, int64_t step) noexcept nogil:
-        """Of the gradient of update ``step``; one where it misses nothing."""
+        """Factor for the gradient of update ``step``; one if it misses no update."""
         return <double> max(<int64_t> 1, step - 1 - self.request.based)
 
     cdef bint apply_slot(self, int64_t step) except -1 nogil:
@@ -68,7 +68,7 @@ cdef class DelayedChannel(BoundedChannel):
         self.runs = <const int64_t*> self.keep(np.array(trained, np.int64).reshape(-1, 2))
 
     cdef int give(self, const char* part, char* taken) noexcept nogil:
-        # What is kept is what is given, whoever writes meanwhile.
+        # The kept values are the given ones, also if another rank writes meanwhile.
         if part == <const char*> self.params and not self.key_width:
             memcpy(self.pulled.at, part, self.size * self.numbers.itemsize)
             part = self.pulled.at

@@ -22,8 +22,8 @@ The inner optimizer's state stays a rank's own between the reductions of an epoc
 one it is averaged, too, so that a snapshot has one state, which does not depend on who took it.
 
 By keys a local step touches what its batch touches. A reduction is of whole vectors: before it,
-each copy has been brought up to date everywhere, since penalties and momentum move what nobody
-touches.
+each copy has been brought up to date everywhere, since penalties and momentum move what no
+batch touches.
 """
 from libc.stdint cimport int64_t
 from libc.string cimport memcpy, memset
@@ -91,7 +91,7 @@ cdef class LocalStep(AllReduceStep):
         self.runs, self.n_runs = <const int64_t*> self.keep(runs), len(runs)
 
     cdef bint _stopped(self) noexcept nogil:
-        """Whether the fit has been stopped, as far as this rank can see without asking."""
+        """True if this rank can see that the fit was stopped."""
         cdef int number
         for number in range(self.n_shards):
             if not (<ShardChannel> self._channels[number]).far:

@@ -10,7 +10,7 @@ Protocol. Each member has a window of its own, beside it. A message is put into 
 neighbour's window, in memory or by the thread there that serves this member: values and rows into
 the place of that message, then the word RING, the message's number over the whole fit. The
 neighbour waits for the word, and reads. Each of the 2 (N - 1) messages of a step has a place of its
-own, so nobody need say that a place has been read: a member that puts message j of step k + 1 has
+own, so no rank need say that a place has been read: a member that puts message j of step k + 1 has
 had, directly or through others, a message of step k + 1 or of the second round of k from its right
 neighbour, which had read message j of step k before that. A crash before RING leaves the members
 to the right waiting, as a barrier does, until the fit is stopped.
@@ -98,7 +98,7 @@ cdef class RingStep(AllReduceStep):
         return (self.place + shift + self.n_places) % self.n_places
 
     cdef Py_ssize_t _first(self, int chunk) noexcept nogil:
-        """Where a chunk begins, in bytes."""
+        """Start of a chunk, in bytes."""
         return self.cuts[chunk] * self.numbers.itemsize
 
     cdef Py_ssize_t _length(self, int chunk) noexcept nogil:

@@ -4,7 +4,7 @@ Owns the words of a rank's row in a window and how time is shared out between th
 know who reads them, or what a window is but for the row.
 
 A rank has a row in the window of each shard, on lines of its own. Who writes a word is said below;
-each has one writer at a time, and whoever reads may see one word newer than another.
+each has one writer at a time, and a reader may see one word newer than another.
 
 ExportResult where the window is mapped, or by the shard on behalf of a rank that is far:
     PUSHES      gradients received from the rank
@@ -99,7 +99,7 @@ cdef class Activity:
         """A wait ends that began at ``began``, before which ``known`` had been waited."""
         cdef int64_t waited
         if self.timed:
-            # What was waited in the interpreter has been entered already.
+            # Waits in the interpreter have been entered already.
             waited = dps_nanoseconds() - began - (self._row[WAIT] - known)
             dps_bump(self._row + WAIT, waited)
             self._mark += waited
@@ -112,7 +112,7 @@ cdef class Activity:
             self._mark += nanoseconds
 
     cdef void rest(self) noexcept nogil:
-        """Nobody's time has gone by since the last lap."""
+        """Start a new lap without counting the time since the last one."""
         self._mark = dps_nanoseconds()
 
     cdef void step_ends(self) noexcept nogil:

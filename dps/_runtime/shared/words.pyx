@@ -254,7 +254,7 @@ cdef class Header:
         return bool(dps_claim(_word(&self.words, _of_rank(&self.words, rank, field)), value))
 
     def ready(self, int field, int64_t value):
-        """Whether the field of every rank is at least `value`."""
+        """True if the field of every rank is at least `value`."""
         self._check_rank(0, field)
         return bool(is_ready(&self.words, field, 0, value))
 

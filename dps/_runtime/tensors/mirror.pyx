@@ -1,4 +1,4 @@
-"""How writes of a part go on to its mirror, and how one that comes again is known.
+"""Forwarding of a part's writes to its mirror, and recognition of repeated writes.
 
 Protocol. A mirror is a shard like the shard itself, in another process. Each write goes on to it
 while the part is held, so that both have the same writes in the same order: it is sent, done here,
@@ -67,7 +67,7 @@ cdef class LastWrites:
             self.list[request.entry].status = status
 
     cdef bint find(self, const Request* request, Answer* answer) noexcept nogil:
-        """Whether a write that comes again was done; how that ended."""
+        """True if a repeated write was done before; and how it ended."""
         cdef Py_ssize_t i
         for i in range(self.n):
             if self.list[i].caller == request.caller and self.list[i].number == request.number:

@@ -23,7 +23,7 @@ an id reads what it will hold at first, which is the same.
 
 Where the shard has a mirror, each write goes on to it: see ``mirror.pyx``.
 
-What a crash leaves: of a caller, nothing. Of the shard's process, memory that nobody owns; WRITES
+What a crash leaves: of a caller, nothing. Of the shard's process, memory without an owner; WRITES
 may stay odd. Readers see that the file's lock is free, and that the part is lost.
 """
 from libc.stdint cimport int64_t, uintptr_t
@@ -61,7 +61,7 @@ cdef extern from *:
         pthread_mutexattr_t kind;
         int failed;
         pthread_mutexattr_init(&kind);
-        /* Whoever would wait for itself has an error. */
+        /* A thread that would wait for itself gets an error. */
         pthread_mutexattr_settype(&kind, PTHREAD_MUTEX_ERRORCHECK);
         failed = pthread_mutex_init(mutex, &kind);
         pthread_mutexattr_destroy(&kind);
@@ -103,7 +103,7 @@ cdef extern from *:
     int64_t dps_home(int64_t id, int64_t n) nogil
 
 cdef enum:
-    TRIES = 8           # copies that somebody has written into meanwhile
+    TRIES = 8           # copies that were torn by a write
     PAUSES = 2000       # looks at a write that is under way
     FEW = 4096          # elements that are copied in no time
     AT_ONCE = 256       # keys whose rows are asked for before they are read
@@ -146,7 +146,7 @@ cdef class TensorPart:
         self.leads, self.last = leads, LastWrites()
 
     cdef bint hold(self) except -1 nogil:
-        """Wait until nobody else has the part; False where the server has been closed."""
+        """Wait until no other thread has the part; False where the server has been closed."""
         cdef int failed = dps_hold(&self.mutex, TICK)
         cdef double began = dps_now()
         while failed:
@@ -168,7 +168,7 @@ cdef class TensorPart:
         pthread_mutex_unlock(&self.mutex)
 
     def __enter__(self):
-        """Hold the part still; while it is, nobody else writes, and only those read who map it."""
+        """Hold the part still; meanwhile no other thread writes, and only mapped readers read."""
         cdef bint held
         with nogil:
             held = self.hold()
@@ -184,7 +184,7 @@ cdef class TensorPart:
         self.link = link
 
     def reaches(self, MirrorLink link):
-        """Whether writes are passed on by it."""
+        """True if it forwards writes."""
         return self.link is link
 
     @property
@@ -203,7 +203,7 @@ cdef class TensorPart:
         return self.last.n
 
     cdef bint fits(self, const Request* request, const int64_t* keys) noexcept nogil:
-        """Whether all that is asked for is in the part."""
+        """True if all requested rows are in the part."""
         cdef Py_ssize_t i
         if request.start >= 0:
             return (
@@ -343,9 +343,9 @@ cdef class TensorPart:
         return RAN
 
     cdef int have_room(self, const int64_t* keys, Py_ssize_t n) except -1 nogil:
-        """Whether the table has room for rows of all ids that have none: else none is made.
+        """True if the table has room for rows of all new ids: else none is made.
 
-        Nobody but who holds the part makes rows, so that what was free stays so.
+        Only the holder of the part makes rows, so that what was free stays so.
         """
         cdef Py_ssize_t i, new = 0
         for i in range(n):

@@ -3,7 +3,7 @@ from libc.stdint cimport int64_t
 from dps._runtime.wire.wire cimport Wire
 
 cpdef enum Op:
-    # What is asked of a shard: by ranks and callers alike,
+    # Requests to a shard: by ranks and callers alike,
     CALL            # a function, in Python
     # by a rank, in its group's window,
     ACCOUNT         # nothing: it says what it has counted, and gets no answer
@@ -22,7 +22,7 @@ cpdef enum Op:
     FILL            # elements as a shard has them, of parameters or state, for its mirror
 
 cpdef enum Ending:
-    # How that ended. Of a part nothing has been changed where it is not RAN or BAD_UPDATE.
+    # The ending. A part is unchanged unless it is RAN or BAD_UPDATE.
     RAN
     BAD_GRADIENT    # what was given is not finite
     BAD_UPDATE      # what came of it is not finite
@@ -40,7 +40,7 @@ cdef struct Request:
     int64_t op
     int64_t nbytes
     int64_t n_keys      # keys in front of the values; -1: those last pulled; of a ring: the place
-    # Of a rank.
+    # Fields of a rank.
     int64_t sequence    # of what changes something, from 1
     int64_t rows        # behind the gradient; of FILL: 0 of parameters, from 1 on of state
     int64_t step        # number of this update, or of the rank's own step
@@ -48,7 +48,7 @@ cdef struct Request:
     int64_t epoch
     double rate
     double notes[NOTES]
-    # Of a caller.
+    # Fields of a caller.
     int64_t part
     int64_t start       # the first element of `n_keys`; -1: by keys
     int64_t back        # whether the elements are wanted, as they are then

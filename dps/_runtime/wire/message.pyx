@@ -1,4 +1,4 @@
-"""What crosses a wire between a shard and its ranks or callers: one request, and one answer.
+"""Messages between a shard and its ranks or callers: one request, and one answer.
 
 Owns their form, and a caller's side of it. It must not know what a shard does with them.
 """

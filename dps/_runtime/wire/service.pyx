@@ -7,8 +7,8 @@ write does is the part's. It must not know modes or Dask.
 
 A request and its answer, in turn, until the wire is closed. What a crash leaves: of a rank, before
 its request is complete, half a gradient in the slot, which has not ARRIVED; later the step goes on
-as if the rank lived, and its answer finds nobody. Of a caller: nothing, or a write that is whole.
-Of the shard: a closed connection, on which the next or present request is an error at once.
+as if the rank lived, and its answer finds no reader. Of a caller: nothing, or a write that is
+whole. Of the shard: a closed connection, on which the next or present request is an error at once.
 """
 from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free
@@ -26,7 +26,7 @@ from dps._runtime.wire.wire cimport Wire
 
 from dps.errors import FencedError
 
-#: What is longer would not be counted in bytes.
+#: Longer messages would overflow the count of bytes.
 cdef int64_t MOST_KEYS = <int64_t> 1 << 40
 
 #: Elements that a request may speak of: whatever they are, their bytes can be counted.
@@ -37,7 +37,7 @@ cdef int64_t MOST_IDS = <int64_t> 1 << 62
 
 
 cdef class Service:
-    """Serves whoever is far: a rank by its channel in the window, a caller by parts of tensors.
+    """Serves remote peers: a rank by its channel in the window, a caller by parts of tensors.
 
     ``respond(bytes)`` calls the function that a message means, and does not raise. Of a caller,
     `entry` is where its last write is noted.
@@ -97,7 +97,7 @@ cdef class Service:
             try:
                 with nogil:
                     called = self._serve()
-            except FencedError as error:  # nobody knows where the next request would begin
+            except FencedError as error:  # the start of the next request is unknown
                 self._send(RAISED, pickled(error))
                 return
             except Exception as error:
@@ -117,7 +117,7 @@ cdef class Service:
             self._reply(result)
 
     cdef bint _serve(self) except -1 nogil:
-        """Answer what needs no interpreter; whether a call has come, else nobody is there."""
+        """Answer what needs no interpreter; True if a call has come, else no peer is there."""
         cdef int64_t waited
         cdef int status
         while self.wire.receive(self.request, sizeof(Request)):
@@ -180,7 +180,7 @@ cdef class Service:
     cdef int _take(self, void* place, Py_ssize_t nbytes) except -1 nogil:
         if nbytes and not self.wire.receive(place, nbytes):
             with gil:
-                raise ConnectionError("whoever asked has gone")
+                raise ConnectionError("the caller has gone")
         return 0
 
     cdef int _receive_account(self) except -1 nogil:
@@ -214,7 +214,7 @@ cdef class Service:
                 self._refuse()
             if n >= 0:
                 left -= min(n, MOST_KEYS) * <int64_t> sizeof(int64_t)
-                # Of ids there may be any number; what a slot takes is looked at when it is filled.
+                # Any number of ids is allowed; filling checks the room of a slot.
                 if n > self.channel.n_keys and least == 0 or left < 0 or n > MOST_KEYS:
                     self._refuse()
                 keys = <int64_t*> self.keys.fit(n * sizeof(int64_t))

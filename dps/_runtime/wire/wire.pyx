@@ -3,9 +3,9 @@
 Owns how bytes are sent and awaited. It must not know what they mean. One thread uses a wire at a
 time; another may shut its socket down, which ends what the first one waits for.
 
-Whoever waits looks around about once a second: ``look()`` raises where waiting makes no sense any
-more. ``lost(what)`` makes the exception of a connection that has failed. A wire that has raised is
-of no use: where a message begins is no longer known.
+A waiting thread looks around about once a second: ``look()`` raises where waiting makes no sense
+any more. ``lost(what)`` makes the exception of a connection that has failed. A wire that has raised
+is of no use: where a message begins is no longer known.
 """
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdlib cimport free, malloc

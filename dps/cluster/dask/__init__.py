@@ -24,7 +24,7 @@ def active_client() -> Client | None:
 
 
 def inside_task() -> bool:
-    """Whether this is the thread of a Dask task."""
+    """True if this is the thread of a Dask task."""
     try:
         get_worker()
     except ValueError:

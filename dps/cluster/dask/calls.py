@@ -26,7 +26,7 @@ from dps.errors import ClusterError, VersionError, WorkerLostError
 from dps.server.memory.host import shared_memory_id
 
 _TICK_SECONDS = 1.0
-#: What waiting for a Future raises that is cancelled, by Dask or by asyncio.
+#: Errors of waiting for a cancelled Future, from Dask or asyncio.
 CANCELLED = (asyncio.CancelledError, concurrent.futures.CancelledError)
 
 # A worker is its address and its id: one that is started again may have the address of before.
@@ -34,7 +34,7 @@ CANCELLED = (asyncio.CancelledError, concurrent.futures.CancelledError)
 _ids: weakref.WeakKeyDictionary[Client, dict[str, str]] = weakref.WeakKeyDictionary()
 # Ids of workers whose dps has been found to be this one's, by client.
 _checked: weakref.WeakKeyDictionary[Client, set[str]] = weakref.WeakKeyDictionary()
-# Where workers' shared memory is, by client and id.
+# Workers' shared memory, by client and id.
 _memories: weakref.WeakKeyDictionary[Client, dict[str, str]] = weakref.WeakKeyDictionary()
 
 
@@ -119,7 +119,7 @@ def ids(client: Client) -> dict[str, str]:
 
 
 def is_retired(client: Client, worker: str, timeout: float) -> bool:
-    """Whether a worker is being retired, or was before it left."""
+    """True if a worker is being retired, or was before it left."""
 
     def look(dask_scheduler: Any, worker: str) -> bool:
         if (known := dask_scheduler.workers.get(worker)) is not None:
@@ -131,7 +131,7 @@ def is_retired(client: Client, worker: str, timeout: float) -> bool:
 
 
 async def _ended(futures: Sequence[Future], timeout: float) -> bool:
-    """Whether all have ended within a time.
+    """True if all have ended within a time.
 
     An error that is raised through `Client.sync` holds the frames of all callers, and what they
     have, until the garbage collector runs: the time is looked at on this side of it.
@@ -144,7 +144,7 @@ async def _ended(futures: Sequence[Future], timeout: float) -> bool:
 
 
 def have_ended(client: Client, futures: Sequence[Future], timeout: float) -> bool:
-    """Whether futures end within a time."""
+    """True if all futures end within a time."""
     return bool(client.sync(_ended, futures, timeout=timeout))
 
 
@@ -265,7 +265,7 @@ def check_versions(client: Client, workers: set[str], timeout: float) -> None:
 
 
 def shared_memory(client: Client, workers: Sequence[str], timeout: float) -> list[str]:
-    """What workers have in common that can map each other's memory, asked once a worker."""
+    """A value that workers share if they can map each other's memory, asked once a worker."""
     known, numbers = _memories.setdefault(client, {}), ids(client)
     found = {worker: known[n] for worker, n in numbers.items() if n in known}
     if new := sorted(set(workers) - set(found)):
@@ -346,10 +346,10 @@ def await_futures(
     """Wait for computations while they get on.
 
     A future that ends is progress, and so is a worker that is at one of the tasks behind them;
-    or that gets on with what is before them, which may be somebody else's. `check` is called
+    or that gets on with what is before them, which may belong to another user. `check` is called
     once a second with those that have not ended: a task that is pinned to a dead worker waits for
     ever. What has been lost with
-    a worker is waited for while Dask makes it again. `stuck` is called where nobody works on them.
+    a worker is waited for while Dask makes it again. `stuck` is called if no worker runs them.
 
     Raises ClusterError: there has been no progress for `timeout` seconds, or the scheduler is gone.
     """
@@ -386,7 +386,7 @@ def await_futures(
 
 
 def _are_lost(client: Client, futures: Sequence[Future], timeout: float) -> bool:
-    """Whether some have been lost that Dask cannot make again."""
+    """True if some futures were lost that Dask cannot make again."""
     keys = [future.key for future in futures if future.status == "lost"]
     return (
         bool(keys) and None in ask(client, "scheduler.get_task_status", timeout, keys=keys).values()

@@ -153,7 +153,7 @@ class DaskCluster(Cluster):
             self._restore(error)
 
     def _restore(self, lost: WorkerLostError | None = None, *, drop: bool = False) -> set[int]:
-        """Make partitions again that have gone with workers; those that nobody can make."""
+        """Compute lost partitions again; return those that cannot be computed."""
         data, before, began = self._data, set(self._data.gone), time.monotonic()
         losses = [] if lost is None else [lost]
         while True:
@@ -202,7 +202,7 @@ class DaskCluster(Cluster):
         return self._asked(partial(self._data.map, function, numbers, opened, **options))
 
     def _asked(self, question: Callable[[], _Answer]) -> _Answer:
-        """What partitions are asked; again, once those are there that go with a worker."""
+        """Ask partitions a question; ask again once those on a lost worker are there."""
         for _ in range(_MAX_LOSSES_IN_A_ROW):
             try:
                 return question()
@@ -221,7 +221,7 @@ class DaskCluster(Cluster):
         self._data.exchange(split, homes)
 
     def hosts(self, workers: Sequence[str]) -> list[str]:
-        """What workers have in common that can map each other's memory."""
+        """A value for each worker; equal ones can map each other's memory."""
         try:
             return shared_memory(self._client, workers, self._timeout)
         except ClusterError as error:
@@ -312,14 +312,14 @@ class DaskCluster(Cluster):
         """
         alive = self._work.living(session.server.timeout)
         # Also workers that were started again, at the address of the shard's.
-        anybody = {worker: 0 for worker in ids(self._client) if worker not in self._work.silent}
+        answering = {worker: 0 for worker in ids(self._client) if worker not in self._work.silent}
         handles = []
         for handle in session.shards:
             remote = handle.endpoint
             if not isinstance(remote, Remote) or remote.address in alive:
                 handles.append(handle)
                 continue
-            found = remains_of(self._client, handle.card, remote.address, anybody, self._timeout)
+            found = remains_of(self._client, handle.card, remote.address, answering, self._timeout)
             if found is None:
                 raise ServerLostError(
                     "the memory of a shard has gone with its worker", worker=remote.address
@@ -330,7 +330,7 @@ class DaskCluster(Cluster):
         return Session(server, tuple(handles), tuple(hosts))
 
     def is_retired(self, worker: str | None) -> bool:
-        """Whether a worker that is gone, or leaves, was asked to."""
+        """True if a worker that is gone, or leaves, was asked to."""
         try:
             return worker is not None and is_retired(self._client, worker, self._timeout)
         except ClusterError:
@@ -361,7 +361,7 @@ class DaskCluster(Cluster):
         alive, reached = {}, True
         try:
             alive = self._work.living(grace())
-        except ClusterError:  # busy or dead: nobody else stops the shards, whose workers may live
+        except ClusterError:  # busy or dead: nothing else stops the shards, whose workers may live
             reached = False
         deadline = time.monotonic() + grace()
         shards = alive if reached else {remote.address: 0 for remote in self._remotes}

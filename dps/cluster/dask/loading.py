@@ -19,7 +19,7 @@ from dps.data.keep.keeping import Keeping
 from dps.data.keep.recipes import shared_tasks
 from dps.errors import ClusterError
 
-#: What users call the parts of a partition.
+#: Users' names of the parts of a partition.
 _NAMES = {"X": "X", "y": "y", "weight": "sample_weight"}
 
 
@@ -90,7 +90,7 @@ def ours(client: Client, partitions: Sequence[Partition], timeout: float) -> lis
     """The same partitions, with Futures of this client.
 
     Those of another client are lost when that is closed, and those that came among the arguments
-    of a task are nobody's.
+    of a task have no owner.
 
     Raises ClusterError: the scheduler no longer knows one.
     """

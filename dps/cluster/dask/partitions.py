@@ -37,7 +37,7 @@ from dps.data.keep.keeping import Keeping, attach_recipe, recomputed_bytes, rema
 from dps.data.keep.streams import is_whole
 from dps.errors import ClusterError, WorkerLostError
 
-#: What stands for X, of a partition and its number.
+#: Makes a stand-in for X from a partition and its number.
 Change = Callable[[Any, int], Any]
 
 
@@ -47,7 +47,7 @@ _ATTEMPTS = 3
 
 @dataclass(frozen=True)
 class _Step:
-    """What is done with some partitions; where nothing is changed, they are given their recipes."""
+    """A step on some partitions; if it changes nothing, it attaches their recipes."""
 
     numbers: frozenset[int]
     change: Change | None = None
@@ -69,13 +69,13 @@ class PlacedData:
         self._partitions: list[Partition] = []
         self._given: list[Partition] = []  # as users gave them, where Dask computes them
         self._slices: list[Slice] = []  # of local data, where that was sent
-        # Of each partition its number among these; None of rows that are mixed.
+        # The number of each partition among these; None for mixed rows.
         self._origins: list[int | None] = []
         self._prepare: Change | None = None
         self._steps: list[_Step] = []
         self._stages: list[int] = []
         self._attempts: dict[int, int] = {}
-        # What this fit has made, as opposed to the user's own futures.
+        # Futures that this fit has made, as opposed to the user's.
         self._owned: list[Future] = []
         self._moved: set[str] = set()  # keys of rows that the last generation had moved
         self._keeping = Keeping(work.fit, "memory")

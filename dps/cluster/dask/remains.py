@@ -1,4 +1,4 @@
-"""What a shard has left in shared memory when its worker died, and who can read it."""
+"""Shared memory that a shard left when its worker died, and the processes that can read it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ASKED = 4
 def remains_of(
     client: Client, card: WindowCard, address: str, alive: Mapping[str, int], timeout: float
 ) -> Endpoint | None:
-    """What answers for a shard whose worker has died; None where nobody can.
+    """Return an endpoint for the memory of a shard whose worker has died, or None.
 
     This process reads what is on its host, and otherwise a worker of the dead one's.
 

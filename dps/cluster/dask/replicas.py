@@ -49,7 +49,7 @@ class ReplicaTasks(Running):
         return len(self.outcomes()) == len(self._futures)
 
     def outcomes(self) -> dict[int, Any]:
-        """What the replicas that have ended returned, by rank."""
+        """Results of the replicas that have ended, by rank."""
         for rank, future in self._futures.items():
             if rank not in self._outcomes and future.status != "pending":
                 self._outcomes[rank] = self._outcome(rank, future)
@@ -88,7 +88,7 @@ class ReplicaTasks(Running):
         return {*self._places.values(), *self._shards}
 
     def raise_if_unresponsive(self, worker: str | None) -> None:
-        """Raise if a worker that somebody has lost is gone, or does not answer."""
+        """Raise if a worker that a replica has lost is gone, or does not answer."""
         self._work.raise_if_unresponsive(worker, self.workers, self.check)
 
     def abandon(self, ranks: Iterable[int]) -> None:
@@ -159,7 +159,7 @@ def run_replica_task(
     watched: bool,
     partitions: Sequence[tuple[Any, Any, Any]],
 ) -> Any:
-    """The task of a replica: leave the thread pool, so that a barrier blocks nobody's slot.
+    """The task of a replica: leave the thread pool, so that a barrier blocks no slot.
 
     Where its time went, Dask hears of a fit that is watched.
     """

@@ -1,4 +1,4 @@
-"""Sends a fit's events to the scheduler, in order, without anybody waiting for it."""
+"""Sends a fit's events to the scheduler, in order, without a wait."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dps.monitor.events import TOPIC
 class EventSender:
     """Sends events through a client.
 
-    What cannot be sent is lost: a fit does not end because nobody hears of it.
+    What cannot be sent is lost: a fit does not end because its events are lost.
     """
 
     def __init__(self, client: Client) -> None:

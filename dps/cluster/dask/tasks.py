@@ -1,4 +1,4 @@
-"""What tasks do with partitions, on the worker that holds them."""
+"""Tasks on partitions, on the worker that holds them."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class FitWork:
         self._names = 0
 
     def name(self) -> str:
-        """What keys carry: the fit, and a number that no other has."""
+        """A unique part of the keys of tasks: the fit, and a number."""
         self._names += 1
         return f"{self.fit}-{self._names}"
 
@@ -91,14 +91,14 @@ class FitWork:
         count([])
 
     def results(self, futures: Sequence[Future]) -> list[Any]:
-        """What tasks that have ended returned."""
+        """Results of tasks that have ended."""
         with self.explaining():
             return fetch(self.client, futures, self.timeout, self.check)
 
     def restored(self, given: Mapping[int, Partition]) -> set[int]:
         """Wait until Dask has the Futures of some partitions again; those that it will never have.
 
-        It computes them again where it knows how. Nobody does of what was scattered.
+        It computes them again if it knows how, which is not so for scattered data.
         """
         keys = {
             number: [value.key for value in vars(part).values() if isinstance(value, Future)]
@@ -174,7 +174,7 @@ class FitWork:
             return answering
 
     def has_new(self) -> bool:
-        """Whether workers have joined since the fit began."""
+        """True if workers have joined since the fit began."""
         return not ids(self.client).items() <= self._first
 
     def _answering(self, workers: Mapping[str, int]) -> dict[str, int]:
@@ -191,7 +191,7 @@ class FitWork:
     def raise_if_unresponsive(
         self, worker: str | None, others: Collection[str], check: Callable[[], None]
     ) -> None:
-        """Raise if a worker of which somebody has heard no more is gone, or does not answer.
+        """Raise if a worker that a peer has lost is gone, or does not answer.
 
         Those that do not answer count as gone from now on.
 

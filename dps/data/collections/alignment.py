@@ -2,7 +2,7 @@
 
 Partition i of one belongs to partition i of the others, and its rows in order: an index
 is not looked at. Numbers of partitions and known lengths are compared here, lengths that
-nobody knows when the partitions have been computed.
+known lengths do not say when the partitions have been computed.
 """
 
 from __future__ import annotations

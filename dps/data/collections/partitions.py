@@ -1,4 +1,4 @@
-"""What data is made of: partitions, pieces of them, and the containers they come in.
+"""The parts of data: partitions, pieces of them, and the containers they come in.
 
 Checks what can be known of a container without computing anything: shapes, dtypes, names
 of columns. Dask is imported only when something of Dask's is given.
@@ -40,7 +40,7 @@ class Piece:
     partition: int  # its number
     start: int
     stop: int
-    # Whether these rows alone are copied to the worker that reads them; else it reads them where
+    # True if only these rows are copied to the worker that reads them; else it reads them where
     # the partition lies.
     moved: bool = False
 
@@ -51,7 +51,7 @@ class Piece:
 
 
 def is_dask(value: object) -> bool:
-    """Whether a value is Dask's: a collection, or a list of partitions; does not import Dask."""
+    """True if a value is Dask's: a collection, or a list of partitions; does not import Dask."""
     if "dask.base" not in sys.modules:
         return False
     from dask.base import is_dask_collection
@@ -60,7 +60,7 @@ def is_dask(value: object) -> bool:
 
 
 def is_frame(value: Any) -> bool:
-    """Whether a value is a dataframe of pandas or dask; a series is not."""
+    """True if a value is a dataframe of pandas or dask; a series is not."""
     named = not is_part(value) and hasattr(value, "columns") and hasattr(value, "iloc")
     return named and value.ndim == 2
 
@@ -85,7 +85,7 @@ def unmasked(values: Any) -> Any:
 
 
 def as_pandas(value: object) -> Any:
-    """What pyarrow or polars holds as pandas has it, tensors as NumPy's arrays, unmasked."""
+    """Convert data of pyarrow or polars to pandas, tensors to unmasked NumPy arrays."""
     value = unmasked(value)
     library = type(value).__module__.partition(".")[0]
     if library == "torch" and hasattr(value, "detach"):
@@ -98,22 +98,22 @@ def as_pandas(value: object) -> Any:
 
 
 def is_dask_frame(value: object) -> bool:
-    """Whether a value is a dask dataframe or series."""
+    """True if a value is a dask dataframe or series."""
     return hasattr(value, "_meta") and hasattr(value, "npartitions") and hasattr(value, "divisions")
 
 
 def is_list(value: object) -> bool:
-    """Whether a value is a list of Delayed objects or Futures."""
+    """True if a value is a list of Delayed objects or Futures."""
     return isinstance(value, list | tuple) and len(value) > 0 and is_part(value[0])
 
 
 def is_part(value: object) -> bool:
-    """Whether a value is a Future, or a Delayed, which has every name without an underscore."""
+    """True if a value is a Future, or a Delayed, which has every name without an underscore."""
     return hasattr(value, "key") and hasattr(value, "cancelled")
 
 
 def meta_of(X: Any) -> Any:
-    """What `X` is made of, without rows: for feature names and counts.
+    """An empty stand-in for `X`, for feature names and counts.
 
     Returns dataframe, array, or None for a list of partitions, of which nothing is known.
     Raises ValueError, TypeError: columns that are no numbers, or a collection that is no table.

@@ -1,4 +1,4 @@
-"""What is Dask's, as partitions, and put together again: arrays, dataframes, series and lists.
+"""Dask collections as partitions, and back: arrays, dataframes, series and lists.
 
 Knows nothing of what partitions hold. Dask is imported only when something of Dask's is given.
 """
@@ -74,14 +74,14 @@ class Parts:
         return list(np.asarray(values.to_delayed(optimize_graph=False), dtype=object).ravel())
 
     def map(self, function: Callable[..., Any], *beside: Iterable[Any]) -> list[Any]:
-        """What a function makes of each, and of what is beside it, as Delayed."""
+        """Apply a function to each part and the parts beside it, as Delayed."""
         import dask
 
         call = dask.delayed(sealed(function))
         return [call(*each) for each in zip(self.tasks, *beside, strict=True)]
 
     def computed(self, function: Callable[..., Any], client: Any) -> list[Any]:
-        """What a function makes of each, computed."""
+        """Apply a function to each part, and compute the results."""
         return results_of(self.map(function), client)
 
     def like(self, parts: list[Any], lengths: Sequence[int] | None = None) -> Any:
@@ -97,7 +97,7 @@ class Parts:
         return blocks_of(parts, lengths, values.shape[1:], values.dtype, values._meta)
 
     def csr(self, function: Callable[[Any, int], Any], n_columns: int, dtype: Any) -> Any:
-        """What a function makes of each and its number: a dask array of CSR of unknown lengths."""
+        """Apply a function to each part and its number, as a dask array of CSR blocks."""
         import dask
         import scipy.sparse
 
@@ -145,7 +145,7 @@ def one_graph(*values: Any) -> list[Any]:
 
 
 def _is_lazy(values: Any) -> bool:
-    """Whether it is a collection of Dask that is not in memory."""
+    """True for a Dask collection that is not in memory."""
     if is_list(values) or not (is_dask_frame(values) or hasattr(values, "numblocks")):
         return False
     if is_part(values) or not is_dask(values):
@@ -230,7 +230,7 @@ def frame_of(parts: Sequence[Any], meta: Any, divisions: Sequence[Any] | None = 
 
 
 def rows_of(part: Any) -> int:
-    """How many rows a partition has."""
+    """Number of rows of a partition."""
     return int(part.shape[0]) if hasattr(part, "shape") else len(part)
 
 

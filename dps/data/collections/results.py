@@ -1,4 +1,4 @@
-"""What Dask makes of a few tasks, in this process."""
+"""Results of a few Dask tasks, computed in this process."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ LOST = (
 
 
 def is_inherited(client: Any) -> bool:
-    """Whether a client was made before this process was forked: nothing here reads its answers."""
+    """True if a client was made before this process was forked: nothing here reads its answers."""
     thread = getattr(client.loop.asyncio_loop, "_thread_id", None)
     return thread is not None and thread not in sys._current_frames()
 
 
 def computing() -> dict[str, Any]:
-    """How Dask computes in this process: a forked child has no use of the client it inherits."""
+    """Configuration with which Dask computes in this process, also in a forked child."""
     if (distributed := sys.modules.get("distributed")) is not None:
         with contextlib.suppress(ValueError):
             if is_inherited(distributed.default_client()):
@@ -33,7 +33,7 @@ def computing() -> dict[str, Any]:
 
 
 def results_of(tasks: Sequence[Any], client: Any) -> list[Any]:
-    """What Dask makes of some tasks or collections, by a client or, without one, where it will.
+    """Compute some tasks or collections, with a client or with Dask's default scheduler.
 
     Raises ClusterError: their data is gone.
     """

@@ -1,4 +1,4 @@
-"""What a rank cuts into steps: blocks, and the order of their rows."""
+"""The rows that a rank cuts into steps: blocks, and the order of their rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dps.data.feed.targets import as_targets
 
 
 class BlockSource(Protocol):
-    """Where a rank's blocks come from, epoch by epoch."""
+    """The source of a rank's blocks, epoch by epoch."""
 
     @property
     def rows(self) -> int:
@@ -60,7 +60,7 @@ class Batches:
 
 
 def held_out_rows(seed: int, partition: int, rows: int, fraction: float) -> NDArray[np.bool_]:
-    """Which rows of a partition are kept for validation, the same wherever it is asked.
+    """A mask of a partition's rows that are kept for validation, the same on every machine.
 
     The first rows are the same if it is asked for fewer.
     """

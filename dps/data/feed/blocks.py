@@ -174,7 +174,7 @@ def _pruned(X: Any) -> Any:
 
 
 def _is_odd(dtype: Any) -> bool:
-    """Whether a dtype is of numbers that no kernel reads as they are."""
+    """True if no kernel reads numbers of a dtype as they are."""
     if getattr(dtype, "kind", "O") not in "iuf":
         return False
     return not getattr(dtype, "isnative", True) or (
@@ -219,7 +219,7 @@ class Block:
 
     @property
     def place(self) -> int:
-        """Where in the partition the rank's rows begin, wherever they lie now."""
+        """Position of the rank's first row in the partition, wherever the rows lie now."""
         return self.first + self.start
 
     @cached_property
@@ -229,7 +229,7 @@ class Block:
 
     @property
     def rows(self) -> int:
-        """How many rows there are to train on."""
+        """Number of training rows."""
         if self.held_out is None:
             return self.stop - self.start
         return int(np.count_nonzero(~self.held_out[self.start : self.stop]))

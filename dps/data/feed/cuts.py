@@ -1,4 +1,4 @@
-"""Where a rank's blocks come from: memory, or a stream that makes them as they are needed.
+"""Sources of a rank's blocks: memory, or a stream that makes them as they are needed.
 
 A rank's rows are cuts: runs of rows of one partition. Of those that are streamed a group, whose
 rows are mixed, is in memory beside the next one, so they are small. Cuts and their order depend on
@@ -44,7 +44,7 @@ class LoadedCut:
 
     @property
     def place(self) -> int:
-        """Where in the partition they begin."""
+        """Position of the first row in the partition."""
         return self.block.place
 
     @property
@@ -95,7 +95,7 @@ class Source:
 
     @property
     def streamed(self) -> bool:
-        """Whether cuts are made while they are needed."""
+        """True if cuts are made while they are needed."""
         return not all(isinstance(cut, LoadedCut) for cut in self.cuts)
 
     def groups(self, epoch: int) -> Generator[Group]:

@@ -1,4 +1,4 @@
-"""Which rows are kept for validation: a share of each partition, or whole partitions."""
+"""Rows kept for validation: a share of each partition, or whole partitions."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ class HeldOut:
 
     seed: int
     fraction: float  # share of the rows of every partition, drawn by chance
-    # Of partitions: rows of which it is known whether they are kept, and whether each is.
+    # By partition: the rows with a known choice, and whether each is kept.
     known: Mapping[int, tuple[NDArray[np.int64], NDArray[np.bool_]]] = field(default_factory=dict)
     # From this number on partitions are kept as a whole: validation data of the user's.
     first: int | None = None
 
     def __bool__(self) -> bool:
-        """Whether any row is."""
+        """True if any row is kept."""
         return self.fraction > 0 or self.first is not None
 
     def rows(self, partition: int, rows: int) -> NDArray[np.bool_] | None:
-        """Which rows of a partition are kept, the same wherever it is asked; None: not any.
+        """A mask of the rows of a partition that are kept, or None if there are none.
 
         The first rows are the same if it is asked for fewer.
         """

@@ -20,7 +20,7 @@ def ahead(items: Iterator[T], waiting: Callable[[], None], at_once: int = 2) -> 
     """Yield items, of which up to `at_once` are there, the one in use among them.
 
     Protocol. A permit stands for an item that is there or being made. The thread takes one
-    before it makes an item; the user gives one back when it asks for the next. Whoever stops
+    before it makes an item; the user gives one back when it asks for the next. A caller that stops
     first says so: the user by `ended`, which the thread sees before its next item, and the
     thread by its last message. The user waits for the thread to end, which takes as long as
     the item at work, but not for longer than a moment: the thread is a daemon.

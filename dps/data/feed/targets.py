@@ -1,4 +1,4 @@
-"""How a partition's y and sample weights become what a loss reads."""
+"""Conversion of a partition's y and sample weights to the arrays that a loss reads."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class TargetEncoding:
 
     @property
     def multilabel(self) -> bool:
-        """Whether a row may have several labels, or none: y has a column of 0 and 1 for each."""
+        """True if a row may have several labels, or none: y has a column of 0 and 1 for each."""
         return isinstance(self.loss, Multilabel)
 
     def codes(self, targets: NDArray[np.floating]) -> NDArray[np.intp]:

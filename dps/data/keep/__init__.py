@@ -1,1 +1,1 @@
-"""Where encoded partitions are kept: memory, disk, or computed again."""
+"""Storage of encoded partitions: memory, disk, or recomputation."""

@@ -80,7 +80,7 @@ def delayed_keep(
 def storage_for(
     fit: str, cache: str | None, partitions: Sequence[Partition], trained: int | None = None
 ) -> Keeping:
-    """Where partitions are kept; somewhere, if they cannot be computed again each by itself.
+    """Choose the storage of partitions that can be computed alone, and of others.
 
     Of a large graph it takes a while to see that they cannot: with "auto" it is looked at, and
     said, where messages of level INFO are heard.
@@ -102,7 +102,7 @@ def storage_for(
 
 
 def _recipes(partitions: Sequence[Partition], trained: int | None) -> list[Recipe | None]:
-    """How partitions are computed again; None for those that cannot be, each by itself.
+    """Recipes to compute partitions again; None if one cannot be computed alone.
 
     Validation data may share work with the rest: both are split from what one task reads, say.
     """
@@ -115,7 +115,7 @@ def _recipes(partitions: Sequence[Partition], trained: int | None) -> list[Recip
 def recipes_of_absent(
     partitions: Sequence[Partition], sizes: Sequence[int | None], trained: int | None = None
 ) -> dict[int, Recipe]:
-    """How partitions are computed again that could not be kept, by their number.
+    """Recipes of the partitions that could not be kept, by their number.
 
     sizes: bytes of those that could not be, None for the others.
     trained: the number of those that are not of validation data; all by default.

@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 
-#: Of a disk, what is left to others: this part of it, up to so many bytes.
+#: Free space left on a disk: this share of it, up to a number of bytes.
 _LEFT, _MOST_LEFT = 0.05, 4 << 30
 
 _files: weakref.WeakValueDictionary[str, DiskFile] = weakref.WeakValueDictionary()
-#: Files that somebody may come back to: Dask has written down who holds them.
+#: Files that may be used again: Dask has noted who holds them.
 _written_down: dict[str, DiskFile] = {}
 _making = threading.Lock()
 
@@ -43,7 +43,7 @@ class DiskFile:
         _files[self.token] = self
 
     def has_room(self, nbytes: int) -> bool:
-        """Whether so many bytes more leave enough of the disk to others."""
+        """True if so many bytes more leave enough of the disk to others."""
         disk = shutil.disk_usage(self._folder)
         return disk.free - nbytes > min(_LEFT * disk.total, _MOST_LEFT)
 

@@ -1,4 +1,4 @@
-"""What is kept of a partition that Dask has computed: itself, its arrays on disk, or nothing.
+"""The kept form of a partition that Dask has computed: itself, its arrays on disk, or nothing.
 
 Decided in the task that computes it, partition by partition: in memory while the process has
 room there, then in a file of the worker's local directory, and where that is full the partition
@@ -32,14 +32,14 @@ _DIGESTED = 256
 
 @dataclass(frozen=True)
 class Keeping:
-    """Where partitions of a fit may be kept."""
+    """The places where partitions of a fit may be kept."""
 
     fit: str
     # {"auto", "memory", "disk"} "auto" takes memory, then disk, then nothing; None keeps nothing.
     cache: str | None
 
     def in_memory(self, more: int) -> bool:
-        """Whether so many bytes more may be kept in memory."""
+        """True if so many bytes more may be kept in memory."""
         if self.cache == "memory":
             return True
         return self.cache == "auto" and _has_memory(more)
@@ -63,7 +63,7 @@ class Recomputed:
 
     @property
     def known(self) -> bool:
-        """Whether rows can be read."""
+        """True if rows can be read."""
         return self.recipe is not None
 
     def read(self, start: int, stop: int) -> Values:
@@ -85,7 +85,7 @@ class Recomputed:
         return X, y, weight
 
     def repeats(self, values: Values) -> bool:
-        """Whether all rows, computed again, are those of the first time."""
+        """True if all rows, computed again, are those of the first time."""
         return _digest(values) == self.digest
 
 
@@ -143,7 +143,7 @@ def _digest(values: Values) -> bytes:
 
 
 def recomputed_bytes(X: Any, *_: Any) -> int | None:
-    """What a partition took of which nothing was kept; None of others."""
+    """Bytes of a partition that was not kept; None for others."""
     return X.origin.nbytes if isinstance(X, Stream) and not X.origin.known else None
 
 
@@ -175,7 +175,7 @@ def remake_partition(
 
 
 def _has_memory(more: int) -> bool:
-    """Whether this process may keep so many bytes more."""
+    """True if this process may keep so many bytes more."""
     from distributed import get_worker
     from distributed.system import MEMORY_LIMIT
 
@@ -202,7 +202,7 @@ def give_back_unused() -> None:
 
 
 def _folder() -> str:
-    """Where files of this process may lie."""
+    """A folder for files of this process."""
     from distributed import get_worker
 
     try:

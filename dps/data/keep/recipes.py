@@ -1,4 +1,4 @@
-"""How partitions of Dask collections are computed again, each alone, wherever that is asked for.
+"""Recipes to compute single partitions of Dask collections again.
 
 Possible where partitions share no work: of a graph with a shuffle in front, each alone would cost
 as much as all together.

@@ -18,7 +18,7 @@ Values = tuple[Any, Any, Any]
 
 
 class Origin(Protocol):
-    """Where a stream has its rows from."""
+    """The origin of the rows of a stream."""
 
     @property
     def n_rows(self) -> int:
@@ -26,11 +26,11 @@ class Origin(Protocol):
 
     @property
     def whole(self) -> bool:
-        """Whether all rows are read to have some."""
+        """True if all rows are read to have some."""
 
     @property
     def known(self) -> bool:
-        """Whether rows can be read."""
+        """True if rows can be read."""
 
     @property
     def nbytes(self) -> int:
@@ -44,7 +44,7 @@ class Origin(Protocol):
         """X, y and weight of some rows."""
 
     def repeats(self, values: Values) -> bool:
-        """Whether all rows, read again, are those of the first reading."""
+        """True if all rows, read again, are those of the first reading."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Stream:
 
     number: int  # of the partition
     origin: Origin
-    # What is done to X, one after the other: from X, and the partition's number, to X.
+    # Functions applied to X one after another: from X and the partition's number to X.
     functions: tuple[Callable[[Any, int], Any], ...] = ()
 
     def __sizeof__(self) -> int:
@@ -148,7 +148,7 @@ class Stream:
             raise
 
     def made(self, values: Values) -> Values:
-        """What training asked for, of rows as their origin has them."""
+        """Apply the steps that training has asked for to rows from their origin."""
         X, y, weight = values
         for function in self.functions:
             X = function(X, self.number)
@@ -156,7 +156,7 @@ class Stream:
 
 
 def is_whole(X: Any, *_: Any) -> bool | None:
-    """Whether all rows of a stream are read to have some; None where none stands for X."""
+    """True if all rows of a stream are read to have some; None where none stands for X."""
     return X.origin.whole if isinstance(X, Stream) else None
 
 

@@ -1,4 +1,4 @@
-"""What can be wrong with a partition, in the user's terms.
+"""Defects of a partition, in the user's terms.
 
 Each function answers with the end of a sentence that begins with the place, or None.
 """
@@ -18,18 +18,18 @@ from dps.losses import Loss
 if TYPE_CHECKING:
     import pandas as pd
 
-#: What makes numbers of missing ones.
+#: Remedy for missing numbers.
 ENCODE_MISSING = 'encoder=dps.preprocessing.FrameEncoder(missing="mean"), or missing="indicator"'
 
 _CHUNK = 1 << 16  # elements checked at a time, so that no large temporary is made
 
 
-#: What labels may be, all of which files can hold.
+#: Types of labels, all of which files can hold.
 _LABELS = (str, bytes, bool, int, float, np.generic, datetime.date)
 
 
 def defect_of_lengths(rows: int, targets: np.ndarray, weights: np.ndarray | None) -> str | None:
-    """What is wrong with the lengths of y and weights."""
+    """The defect of the lengths of y and weights, or None."""
     for name, values in (("y", targets), ("sample_weight", weights)):
         if values is None:
             continue
@@ -44,7 +44,7 @@ def defect_of_lengths(rows: int, targets: np.ndarray, weights: np.ndarray | None
 
 
 def defect_of_structure(X: Any) -> str | None:
-    """Where a sparse matrix points outside of itself, which SciPy and kernels trust it not to do.
+    """The defect of a sparse matrix with indices out of bounds, or None.
 
     Asked before anything follows an index: a conversion to CSR does so, too.
     """
@@ -73,7 +73,7 @@ def _lil_as_csr(X: Any) -> Any:
 
 
 def _wrong_in_compressed(X: Any) -> str | None:
-    """What is wrong with CSR, with CSC or with blocks of rows."""
+    """The defect of a matrix in CSR, CSC or BSR, or None."""
     height, width = (
         extent // block
         for extent, block in zip(X.shape, getattr(X, "blocksize", (1, 1)), strict=True)
@@ -123,7 +123,7 @@ def _first_outside(indices: np.ndarray, extent: int) -> int | None:
 
 
 def _remedy(found: str) -> str:
-    """What to do about a number that is not finite."""
+    """Advice about a number that is not finite."""
     return _FILL_NAN if found == "NaN" else _FILL
 
 
@@ -172,7 +172,7 @@ def _not_finite_in(frame: pd.DataFrame) -> str | None:
 
 
 def gaps_message(place: str, counts: Iterable[tuple[Any, int]], rows: int) -> str:
-    """What is said of numbers that are missing in predictions, and were not while training."""
+    """A message about numbers that are missing in predictions, but were not in training."""
     listed = ", ".join(f"{str(name)!r} {count:,}" for name, count in counts)
     return (
         f"X{place} has missing numbers in columns that had none in the training rows: {listed} of "
@@ -181,12 +181,12 @@ def gaps_message(place: str, counts: Iterable[tuple[Any, int]], rows: int) -> st
 
 
 def places(width: int) -> list[str]:
-    """What the columns of an array are called."""
+    """Names for the columns of an array."""
     return [f"x{number}" for number in range(width)]
 
 
 def is_of_gaps(defect: str | None) -> bool:
-    """Whether nothing is wrong, or numbers are missing."""
+    """True if nothing is wrong, or numbers are missing."""
     return defect is None or defect.endswith(_FILL_NAN)
 
 
@@ -215,7 +215,7 @@ def _first_not_finite(values: np.ndarray) -> tuple[int, str] | None:
 
 
 def defect_of_weights(weights: np.ndarray | None) -> str | None:
-    """What is wrong with sample weights."""
+    """The defect of sample weights, or None."""
     if weights is None:
         return None
     if weights.dtype.kind not in "biuf":
@@ -232,7 +232,7 @@ def defect_of_weights(weights: np.ndarray | None) -> str | None:
 
 
 def defect_of_targets(targets: np.ndarray, classification: bool) -> str | None:
-    """What is wrong with y."""
+    """The defect of y, or None."""
     columns = 1 if targets.ndim == 1 else targets.shape[1]
     if columns == 0:
         return "y{place} has 0 columns, one is wanted"
@@ -283,7 +283,7 @@ def _defect_of_objects(labels: np.ndarray) -> str | None:
 
 
 def _defect_of_indicators(targets: np.ndarray) -> str | None:
-    """What is wrong with y of a column for each label."""
+    """The defect of a y with a column for each label, or None."""
     wanted = "of several columns of y each says of one label whether a row has it, by 0 or 1"
     if targets.dtype.kind not in "biuf":
         return f"y{{place}} has {targets.shape[1]} columns of dtype {targets.dtype}: {wanted}"
@@ -295,7 +295,7 @@ def _defect_of_indicators(targets: np.ndarray) -> str | None:
 
 
 def defect_of_domain(targets: np.ndarray, loss: Loss | None) -> str | None:
-    """What is wrong with y, of which each number is one, for a loss."""
+    """The defect of a one-dimensional y for a loss, or None."""
     if loss is None or loss.domain is None:
         return None
     allowed = np.asarray(loss.allows(targets.ravel()))

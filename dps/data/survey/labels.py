@@ -1,4 +1,4 @@
-"""How often labels occur in a partition, and in all of them."""
+"""Frequencies of labels, in a partition and in all of them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Labels:
 
 
 def kind_of(labels: np.ndarray) -> str:
-    """What labels are: "numbers", "strings", or objects of other types by name.
+    """The kind of labels: "numbers", "strings", or objects of other types by name.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""How the values of each column are distributed: a few hundred of them, with weights.
+"""Distributions of the values of each column: a few hundred values with weights.
 
 It knows nothing of workers or models: `points_of` looks at a partition, where it is, and points of
 several partitions are merged.

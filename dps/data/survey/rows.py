@@ -47,7 +47,7 @@ _SINGLE = frozenset({"float32", "Float32", "float[pyarrow]"})
 
 @dataclass(frozen=True)
 class Inspection:
-    """What is looked at besides what every fit needs."""
+    """Options for a look at the data beyond the needs of every fit."""
 
     spread: bool = False  # how the columns of X vary, in a sample of the rows
     points: bool = False  # how their values are distributed, and how long rows are
@@ -58,7 +58,7 @@ class Inspection:
 
 @dataclass(frozen=True)
 class DataSummary:
-    """What one partition holds, or all of them together."""
+    """A summary of one partition, or of all together."""
 
     rows: tuple[int, ...]  # rows of each partition that is trained on
     n_features: int
@@ -70,10 +70,10 @@ class DataSummary:
     unreadable: tuple[int, ...]  # partitions whose X must be converted, see `as_rows`
     dtype: str  # float32 if all of X is, else float64
     labels: Labels
-    # Of the columns of y, of numbers or of several labels; of one column of labels zeros.
+    # Moments of y's columns, for numbers or several labels; zeros for one column of labels.
     targets: Moments
     weightless: int  # rows whose sample weight is zero
-    # What was asked for of the columns of X; None where it was not, or not of all partitions.
+    # Requested facts about X's columns; None if not requested, or not known of all partitions.
     spread: Spread | None
     moments: Moments | None
     points: tuple[Points, ...] | None
@@ -86,7 +86,7 @@ class DataSummary:
 
     @classmethod
     def merge(cls, parts: Sequence[DataSummary]) -> DataSummary:
-        """What all partitions hold that are sound and alike, of which at least one has rows."""
+        """Merge the summaries of all sound and similar partitions, at least one with rows."""
         filled = [part for part in parts if part.total]
         first = filled[0]
         points = _all_or_none([part.points for part in filled])
@@ -121,7 +121,7 @@ class DataSummary:
 
     @cached_property
     def standards(self) -> NDArray[np.float64] | None:
-        """Of dense columns and of numbers, see `Moments.standards`; None: there are none."""
+        """Standards of dense columns and numbers, see `Moments.standards`; None without any."""
         if self.moments is None:
             return None
         return self.moments.standards(self.n_features, self.dtype)

@@ -1,4 +1,4 @@
-"""How far the values of each column lie from each other, in a sample of the rows.
+"""The spread of the values of each column, in a sample of the rows.
 
 It knows nothing of workers or models. Each record is made of one partition, where it is, and merged
 with others of its kind.
@@ -91,7 +91,7 @@ class Spread:
         return centres_far_from_zero(means, self.scale(means, dtype))
 
     def scale(self, centre: NDArray[np.float64] | None, dtype: Any) -> NDArray[np.float64]:
-        """How far from a centre the values of each column lie that are not zero.
+        """The spread of the non-zero values of each column around a centre.
 
         The root of their mean square distance: about the mean a standard deviation, but that a rare
         column of ones has about one. Of a constant column its value, since the next rows may have
@@ -132,7 +132,7 @@ def _most(X: Any) -> int:
 
 @dataclass(frozen=True)
 class Moments:
-    """Of some columns, over some rows.
+    """Moments of some columns over some rows.
 
     Examples
     --------
@@ -169,7 +169,7 @@ class Moments:
         block = features_of(X, dtype).block(np.zeros((rows, 1), dtype), weights)
 
         def mean(most: int, centre: Any) -> NDArray[np.float64]:
-            """Of the distances from a centre and of their squares, in so many rows."""
+            """Mean of the distances from a centre and of their squares, over a number of rows."""
             sums, some = np.zeros((2, width)), some_of(rows, most)
             column_moments(block, some, centre, *sums)
             total = len(some) if weights is None else weights[some].sum(dtype=np.float64)

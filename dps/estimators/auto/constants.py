@@ -23,7 +23,7 @@ from dps.models.network import TINY, Network
 if TYPE_CHECKING:
     from dps.training.state import TrainState
 
-#: How far from the one value of a column its other knots lie until it varies.
+#: Distance of a constant column's other knots from its value.
 _FAR = 2.0**40
 
 
@@ -65,7 +65,7 @@ def _is_of_constant(knots: NDArray[np.float64]) -> bool:
 
 
 def network_goes_on(start: TrainState, points: Sequence[Points] | None) -> TrainState:
-    """Where a network starts whose columns have such values now; `points` of its constant ones.
+    """Adapt a network's state to the current values of columns that were constant (`points`).
 
     A column that varies is scaled anew, and its weights are zeros again.
     """

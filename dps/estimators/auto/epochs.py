@@ -1,4 +1,4 @@
-"""What models share that are trained in planned epochs, from outputs that vary by about one.
+"""Rules for models that are trained in planned epochs, on outputs of unit scale.
 
 It knows no model: layers, schedules, where outputs start, and how columns of numbers lie.
 """
@@ -45,9 +45,9 @@ _ROWS_TO_VALIDATE = 100
 _WARM = 0.05
 #: Spreads from zero at which float32 would blur a column.
 _BLURRED = 1e5
-#: What float32 holds with room to spare.
+#: Largest values for float32, with a margin.
 _LARGE = 1e30
-#: What "auto" stands for.
+#: Meanings of "auto".
 _BETA2, _EPSILON = 0.95, 1e-8
 #: Passes over all rows that "auto" plans for L-BFGS, as scikit-learn does.
 _PASSES = 200
@@ -172,7 +172,7 @@ class EpochPlan:
 
 
 def _holds_out(estimator: DistributedEstimator, survey: Survey) -> bool:
-    """Whether early stopping looks at rows that are held out."""
+    """True if early stopping looks at rows that are held out."""
     if estimator.early_stopping != "auto":
         return bool(estimator.early_stopping)
     enough = survey.summary.total >= _ROWS_TO_VALIDATE
@@ -220,7 +220,7 @@ def numbers_of(survey: Survey) -> NDArray[np.int64]:
 
 
 def outputs_of(survey: Survey) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Where raw outputs start, and by how much they vary."""
+    """The start and the scale of the raw outputs."""
     summary, targets = survey.summary, survey.targets
     scale = np.ones(survey.n_outputs)
     if targets.classes is None:
@@ -231,7 +231,7 @@ def outputs_of(survey: Survey) -> tuple[NDArray[np.float64], NDArray[np.float64]
 
 
 class Outputs(NamedTuple):
-    """How the outputs of a model in training, which vary by about one, become raw outputs."""
+    """A map from the outputs in training, which vary by about one, to raw outputs."""
 
     shift: NDArray[np.float64]
     scale: NDArray[np.float64]

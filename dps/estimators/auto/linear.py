@@ -1,4 +1,4 @@
-"""How a linear model is trained: method, steps and coordinates, in this order.
+"""Rules for training a linear model: method, steps and coordinates, in this order.
 
 The functions take an estimator for its parameters, and the survey of its data.
 """
@@ -64,7 +64,7 @@ def choose_schedule(estimator: BaseEstimator, automatic: Schedule) -> Schedule:
 
 
 def uses_minibatches(estimator: BaseEstimator, loss: Loss, mode: Mode, tol: float | None) -> bool:
-    """Whether there are stochastic steps, whatever the data.
+    """True if there are stochastic steps, whatever the data.
 
     Also where passes over all rows are possible, if replicas need not wait for each other.
     """
@@ -74,7 +74,7 @@ def uses_minibatches(estimator: BaseEstimator, loss: Loss, mode: Mode, tol: floa
 
 
 def _may_finish_with_lbfgs(estimator: BaseEstimator, loss: Loss, tol: float | None) -> bool:
-    """Whether "auto" may end the fit with passes over all rows."""
+    """True if "auto" may end the fit with passes over all rows."""
     return (
         estimator.optimizer == "auto" and tol is not None and not any(_obstacles(estimator, loss))
     )
@@ -158,7 +158,7 @@ def _unit(loss: Loss, summary: DataSummary) -> float:
     ]
     if loss.task == "classification" or not varying:
         return 1.0
-    # Of several outputs the one that varies least, so that it is not done before it has begun.
+    # The output that varies least, so that it does not end before it has begun.
     return min(loss.unit(mean, std) for mean, std in varying)
 
 

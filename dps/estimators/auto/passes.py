@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 #: passes in a row have each gained less than the other. Its passes are cheap for what they
 #: gain: on breast cancer data, which needs most, 1.0 stopped 3% above the optimum, 0.1 0.7%.
 _TOL, _GAIN_THAT_COUNTS = 0.01, 0.1
-#: Of an objective below a quarter the promise is as many times its share: on the flights, whose
+#: For an objective below a quarter the promise is as many times its share: on the flights, whose
 #: objective is 0.47, a share of one took 15 passes instead of 11 for the same test loss.
 _RELATIVE_TOL = 4.0
-#: Of a loss with kinks, or with L1, a search ends when a step promises less than this share of
+#: For a loss with kinks, or with L1, a search ends when a step promises less than this share of
 #: `tol` of the objective: promises know little of kinks, and last digits decide on zeros. The
 #: kinks are narrow enough when they cost less than so many times `tol` of it, as is proven: with
 #: L1 5 left up to four of 40 zeros wrong.
@@ -68,7 +68,7 @@ def passes(
 
 
 def has_kinks(loss: Loss) -> bool:
-    """Whether the derivative jumps where parabolas can stand for that."""
+    """True if the derivative jumps where parabolas can stand for that."""
     return loss.native is not None and loss.native.kinked
 
 

@@ -130,7 +130,7 @@ def auto_schedule(
 
 
 def needs_scales(optimizer: Optimizer | None, averaged: bool, before: Optimizer | None) -> bool:
-    """Whether steps are in units of the features, and `before` has not found them.
+    """True if steps are in units of the features, and `before` has not found them.
 
     optimizer: None: `auto_optimizer` chooses.
     averaged: whether its parameters will be averaged, which is another state.
@@ -187,7 +187,7 @@ def forget(optimizer: Optimizer, updates: float, state: NDArray[np.floating]) ->
 
 
 def is_wide(summary: DataSummary, alpha: float, l1: float) -> bool:
-    """Whether labelled rows are sparse, say little of each column, and are hardly penalised.
+    """True if labelled rows are sparse, say little of each column, and are hardly penalised.
 
     Not where L1 is to select columns.
     """

@@ -1,4 +1,4 @@
-"""How columns become rows of a factorization machine's table, and what the rows are called."""
+"""Rows of a factorization machine's table: their columns and names."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FIELDS = 64
 
 
 def inputs_of(estimator: DistributedEstimator, survey: Survey) -> FactorInputs:
-    """How the columns go in, from what is known of their values."""
+    """The input layer of a machine, from the values of the columns."""
     summary, encoding = survey.summary, survey.encoding
     n, points, fields = summary.n_features, summary.points, estimator.fields
     numbers, of_frame = numbers_of(survey), None

@@ -1,1 +1,1 @@
-"""What all estimators share: parameters, classifiers and regressors, the decorator."""
+"""The base of all estimators: parameters, classifiers and regressors, the decorator."""

@@ -1,4 +1,4 @@
-"""What every classifier has: labels, probabilities, a score, training epoch by epoch."""
+"""The base of classifiers: labels, probabilities, a score, training epoch by epoch."""
 
 from __future__ import annotations
 

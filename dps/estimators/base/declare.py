@@ -1,4 +1,4 @@
-"""What makes a class an estimator: one decorator, from which files, tests and docstrings follow."""
+"""The decorator that makes a class an estimator, for files, tests and docstrings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every estimator has: its parameters, scikit-learn's contract, and the way into a fit."""
+"""The base of estimators: parameters, scikit-learn's contract, and the start of a fit."""
 
 from __future__ import annotations
 
@@ -110,14 +110,14 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
     server: ParameterServer | str | None = None
 
     _classification: ClassVar[bool]
-    #: Of the models it trains, for files; and what a fit leaves in these of its own.
+    #: Kinds of the models it trains, for files, and the attributes of its own.
     _model_type: ClassVar[Any] = None
     _saved: ClassVar[tuple[str, ...]] = ("_model", "_params")
     #: Parameters that may be code, which is in no file.
     _code: ClassVar[tuple[str, ...]] = ()
-    #: Whether the model is written by its user.
+    #: True if the user writes the model.
     _is_own: ClassVar[bool] = False
-    #: Whether training is planned to its last epoch, so that to get there is no failure.
+    #: True if training is planned to its last epoch, so that reaching it is no failure.
     _ends_as_planned: ClassVar[bool] = False
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
@@ -154,7 +154,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
 
     @abstractmethod
     def _plan(self, survey: Survey) -> Job:
-        """How to train on such data: what :meth:`Survey.job` makes of a model and an optimizer.
+        """Return the job for such data, as :meth:`Survey.job` makes it of a model and an optimizer.
 
         It is called in each fit once rows have been looked at, and leaves the estimator as it is.
         """
@@ -169,7 +169,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
 
     @property
     def _stops_early(self) -> bool:
-        """Whether early stopping is asked for; networks and machines decide "auto" themselves."""
+        """True if early stopping is asked for; networks and machines decide "auto" themselves."""
         return self.early_stopping != "auto" and bool(self.early_stopping)
 
     @property
@@ -189,13 +189,13 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         return job.model, kept
 
     def _inspection(self, request: Request) -> Inspection:
-        """What is to be looked at before training, once an encoder has learned."""
+        """Options for the look at the data, once an encoder has learned."""
         from dps.data.survey.rows import Inspection
 
         return Inspection()
 
     def _attributes(self, model: Any, params: NDArray[np.floating]) -> dict[str, Any]:
-        """What a fit leaves of its model, which predictions, warm starts and files need."""
+        """Attributes of a fitted model for predictions, warm starts and files."""
         found = self._fitted(model, params)
         return found | {"_model": model, "_params": params} if "_params" in self._saved else found
 
@@ -204,7 +204,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         return FittedModel(self._model, self._params)
 
     def _warm(self) -> TrainState | None:
-        """Where `fit` starts with ``warm_start=True``."""
+        """The state from which `fit` starts with ``warm_start=True``."""
         return TrainState(self._params, self._model) if hasattr(self, "_model") else None
 
     def _tensor_names(self, model: Any) -> list[str]:
@@ -228,12 +228,12 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
 
     @classmethod
     def _is_option(cls, name: str) -> bool:
-        """Whether a parameter is for what makes the model, see `MakesModel`."""
+        """True if a parameter is for what makes the model, see `MakesModel`."""
         return False
 
     @abstractmethod
     def predict(self, X: MatrixLike) -> Any:
-        """What is predicted of rows. Lazy for Dask input."""
+        """Predict rows. The result is lazy for Dask input."""
 
     def fit(
         self,
@@ -355,7 +355,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         return self
 
     def _table(self, X: Any, fitting: bool = False) -> Any:
-        """What was given, to a fit or else, as a container that is known here."""
+        """Convert an argument of a fit, or of another call, to a known container."""
         if type(X).__module__.startswith("torch.utils.data"):
             raise TypeError(
                 f"X is a {type(X).__name__}, and batches are cut by dps: give the rows, as arrays, "
@@ -376,7 +376,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         return plain(self, X, reset=False, all_finite="allow-nan" if known else True)
 
     def _apply(self, X: Any, finish: Finish, columns: Any = None) -> Any:
-        """What follows from raw outputs, of any container."""
+        """Apply a function to the raw outputs of any container."""
         names = getattr(self, "feature_names_in_", None)
         predict: Predictor
         if self.encoder_ is None:
@@ -386,7 +386,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         return apply_to(self._input(self._table(X)), predict, columns, here(self.client))
 
     def _in_memory(self, y: Any, weight: Any) -> tuple[Any, Any]:
-        """Targets and weights beside a local X; nobody is asked where they are local too."""
+        """Targets and weights beside a local X; no cluster is asked if they are local too."""
         y, weight = as_pandas(y), as_pandas(weight)
         if not (is_dask(y) or is_dask(weight)):
             return y, weight

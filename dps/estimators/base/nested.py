@@ -19,7 +19,7 @@ class MakesModel(BaseEstimator):
 
     @classmethod
     def _is_option(cls, name: str) -> bool:
-        """Whether a parameter is for what makes the model."""
+        """True if a parameter is for what makes the model."""
         made, found, option = name.partition("__")
         return made == cls._code[0] and bool(found) and option.isidentifier()
 
@@ -37,7 +37,7 @@ class MakesModel(BaseEstimator):
         return self
 
     def _options(self, makes: bool) -> dict[str, Any]:
-        """What the model is made with, by the maker's names.
+        """Options for the maker of the model, by its own names.
 
         Raises TypeError: there are any, and the parameter is a model, which makes none.
         """

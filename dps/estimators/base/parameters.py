@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-#: What rows are trained on, and when it ends.
+#: Rows, and the end of training.
 _ROWS = """
 shuffle : bool or "global", default=True
     Whether stochastic steps take rows in a fresh order in each epoch: each replica mixes
@@ -21,7 +21,7 @@ scoring : str, RowScore or scorer of scikit-learn, default="loss"
     `tol` is in its units.
 """
 
-#: How a model of one's own is trained.
+#: Training of a user's model.
 _STEPS = """
 optimizer : {"auto", "lbfgs", "adam", "adamw", "sgd", "momentum", "adagrad"} or Optimizer, \
 default="auto"
@@ -49,7 +49,7 @@ warm_start : bool, default=False
     Whether `fit` goes on from the parameters that are there.
 """
 
-#: How networks and factorization machines are trained.
+#: Training of networks and factorization machines.
 _PLANNED = """
 activation : {"relu", "silu", "tanh", "logistic", "identity"}, default="relu"
 dropout : float, default=0.15
@@ -121,7 +121,7 @@ default="auto"
     That of `optimizer` by default, if it has one.
 """
 
-#: Where and how it runs.
+#: Places and resources.
 _PLACES = """
 verbose : int, default=0
     1 shows a bar, 2 a line an epoch in the log (of the logger "dps").
@@ -146,14 +146,14 @@ client : Client of distributed, cluster, address of a scheduler or None, default
     the parameters (by default at most one a host), ``dps.cache``, where data is kept,
     ``dps.rebalance``, whether rows move, ``dps.timeout``, seconds without progress that are an
     error, and ``dps.max_losses`` and ``dps.on_data_loss``, what follows when workers die
-    (docs/data.md, docs/reliability.md).
+    (docs/reference/options.md).
 server : ParameterServer, str or None, default=None
     A server, or its name, into whose tensors the model is written while it learns, some times a
-    second after closed epochs, for others to read (docs/parameter_servers.md). Tensors that are
+    second after closed epochs, for others to read (docs/howto/serving.md). Tensors that are
     not there are made. One model in each server.
 """
 
-#: What every fit leaves.
+#: Attributes of every fit.
 _ATTRIBUTES = """
 n_features_in_, feature_names_in_
     As in scikit-learn; of the dataframe, where that is encoded.

@@ -1,4 +1,4 @@
-"""What every regressor has: predictions, a score, training epoch by epoch."""
+"""The base of regressors: predictions, a score, training epoch by epoch."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class AnyRegressor(RegressorMixin, DistributedEstimator):
         return self._loss().mean
 
     def _several(self) -> int | None:
-        """How many columns y had; None if it was a vector, or one."""
+        """Number of columns of y; None for a vector or a single column."""
         n_outputs: int = getattr(self._model, "n_outputs", 1)
         return None if n_outputs == 1 else n_outputs
 

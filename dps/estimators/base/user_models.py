@@ -1,4 +1,4 @@
-"""What stands for a model of a user's own before it is made: its loss, and the data it is for."""
+"""A stand-in for a user's model before it is made: its loss and its data."""
 
 from __future__ import annotations
 
@@ -64,19 +64,19 @@ class ModelLossOfNumbers(ModelLoss):
 
 
 def probabilities(raw: NDArray[np.floating]) -> NDArray[np.floating]:
-    """Of classes: the softmax of their outputs, or the logistic function of a single one."""
+    """Class probabilities: softmax of the outputs, or the logistic function of a single one."""
     return (LogLoss() if raw.shape[1] == 1 else Softmax()).probabilities(raw)
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What is known of data when a model is made for it."""
+    """The known shape of data when a model is made for it."""
 
     n_features: int  # columns that the model sees
     n_outputs: int  # classes, or columns of y
     classification: bool
     dtype: np.dtype[Any]  # float32 if all of X is, else float64
-    # Where the columns lie that the model takes by name, or arrays; None where it takes rows.
+    # Positions of the columns that the model takes by name, or of arrays; None if it takes rows.
     columns: Columns | Arrays | None
     seed: int
 
@@ -92,13 +92,13 @@ class Shape:
             raise ValueError(f"the dtype is {self.dtype}")
 
     def made(self, make: Any, options: Mapping[str, object]) -> Any:
-        """What a user's class or function makes for such data."""
+        """Call a user's class or function for such data."""
         wanted = self.n_features if self.columns is None else self.columns.sizes
         return make(wanted, self.n_outputs, **options)
 
 
 def columns_of(encoding: Encoding | None, names: Sequence[str]) -> Columns:
-    """Where each column of a frame lies among those that are trained on.
+    """Positions of a frame's columns among those that are trained on.
 
     encoding: how a dataframe has become them.
     names: column names, unless X was encoded.

@@ -1,4 +1,4 @@
-"""What scikit-learn has of a fitted `FrameEncoder`: a `ColumnTransformer` of a step a column.
+"""A fitted `FrameEncoder` as scikit-learn's `ColumnTransformer`, with a step for each column.
 
 Of numbers, which go in as they are, or become a mean and an indicator where they are missing, and
 of categories with a column each. Buckets, infrequent categories, lists, dates in parts and
@@ -48,7 +48,7 @@ def plain_encoder(encoder: FrameEncoder) -> Any:
 
 
 def onnx_types(encoder: FrameEncoder) -> list[tuple[str, Any]]:
-    """What skl2onnx is to know of the columns of a fitted encoder: names and types."""
+    """Names and types of the columns of a fitted encoder, for skl2onnx."""
     from skl2onnx.common.data_types import FloatTensorType, Int64TensorType, StringTensorType
 
     features: tuple[Any, ...] = encoder._layout.features
@@ -86,7 +86,7 @@ def _categories(feature: OneHot) -> Any:
 
 
 def _steps(feature: Any) -> dict[str, Any]:
-    """What makes a feature's columns, by the end of its name."""
+    """Transformers that make a feature's columns, by the end of its name."""
     from sklearn.impute import SimpleImputer
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import Binarizer, OneHotEncoder

@@ -88,7 +88,7 @@ def _edges(inputs: Inputs, number: int) -> _Floats:
 
 
 def _knots(inputs: Inputs) -> list[_Floats]:
-    """Where each number's function bends; of a constant, nowhere that matters."""
+    """Knots where each number's function bends; for a constant, anywhere."""
     ends = np.array([-RANGE, RANGE])
     if not inputs.width:
         return [ends] * inputs.n_numbers
@@ -112,7 +112,7 @@ class _Ramps:
         plain = np.flatnonzero(inputs.places < 0)
         plain = plain[np.argsort(-1 - inputs.places[plain])]
         embedding = network.layout.views(params).get("embedding")
-        # Of plain columns, which are never negative, the ramp from zero.
+        # For plain columns, which are never negative, the ramp from zero.
         found = [(int(column), 1.0, 0.0) for column in plain]
         weights, self.offset = [first[: inputs.n_plain]], np.zeros(first.shape[1])
         for number, knots in enumerate(_knots(inputs)):
@@ -155,7 +155,7 @@ class _Ramps:
         return -self._signs * (self._knots + shift)
 
     def _of(self, name: str, otherwise: float) -> _Floats:
-        """What belongs to the number of each ramp."""
+        """Values for the number of each ramp."""
         places = self._inputs.places[self._columns]
         known = np.r_[np.asarray(getattr(self._inputs, name), np.float64), otherwise]
         return known[np.where(places >= 0, places, len(known) - 1)]
@@ -164,7 +164,7 @@ class _Ramps:
 def _function(
     inputs: Inputs, number: int, knots: _Floats, first: _Floats, embedding: _Floats | None
 ) -> _Floats:
-    """What a number adds to the units of the first layer, at its knots."""
+    """Contribution of a number to the units of the first layer, at its knots."""
     at = inputs.n_plain + number
     values: _Floats = np.clip(knots, -RANGE, RANGE)[:, None] * first[at]
     if embedding is not None:

@@ -161,7 +161,7 @@ def _entries(
 
 
 def _hats(graph: _Graph, inputs: Any, given: str) -> str:
-    """Of each knot how much of a number is its, between none and all.
+    """Weights of each knot for a number, between zero and one.
 
     Ramps rise from 0 to 1 between two knots; what a ramp is above the next one is the knot's.
     """
@@ -194,7 +194,7 @@ def _activated(graph: _Graph, activation: str, values: str) -> str:
 
 
 def _finished(graph: _Graph, estimator: DistributedEstimator, raw: str) -> list[Any]:
-    """What skl2onnx names so: label and probabilities, else scores; or variable."""
+    """Outputs as skl2onnx names them: label and probabilities or scores, or variable."""
     from onnx import TensorProto, helper
 
     loss = estimator._model.loss

@@ -1,4 +1,4 @@
-"""What plain scikit-learn has of a trained model: a fitted estimator that predicts the same.
+"""A trained model as a fitted scikit-learn estimator that predicts the same.
 
 Linear models here; what is common to them and to networks, too. scikit-learn's attributes are set
 as its own `fit` sets them, and nothing is trained.

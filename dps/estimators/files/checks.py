@@ -1,4 +1,4 @@
-"""What a fit leaves in a file, and whether each part of it goes with the rest."""
+"""Checks of the fitted attributes in a file, and of their agreement."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Check = Callable[[Any, Any], None]
 
 
 def checks_of(estimator: DistributedEstimator) -> dict[str, Check]:
-    """What a fit of such an estimator leaves in a file, in the order of checks."""
+    """Checks of the attributes that a fit of such an estimator leaves in a file, in order."""
     of_labels = ("classes_", "multilabel_") if estimator._classification else ()
     known = {*_COMMON, *of_labels, *estimator._saved, "_carry"}
     return {name: check for name, check in _CHECKS.items() if name in known}
@@ -132,7 +132,7 @@ def _check_carry(estimator: DistributedEstimator, carry: Any) -> None:
 
 
 def _fits(estimator: DistributedEstimator, model: Any) -> bool:
-    """Whether a model is of the estimator's, with the columns and outputs that its data has."""
+    """True if a model is of the estimator's, with the columns and outputs that its data has."""
     if type(model) is not estimator._model_type:
         return False
     if estimator._is_own and model.classification != estimator._classification:
@@ -145,7 +145,7 @@ def _fits(estimator: DistributedEstimator, model: Any) -> bool:
     return bool(model.n_features == _columns(estimator) and found == outputs)
 
 
-#: Of every fit.
+#: Checks for every fit.
 _COMMON = (
     "encoder_", "n_features_in_", "feature_names_in_", "n_iter_", "loss_", "best_loss_", "history_",
     "_means",

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dps._typing import PathLike
     from dps.estimators.base.estimator import DistributedEstimator
 
-#: What not every fit leaves.
+#: Attributes that not every fit leaves.
 _OPTIONAL = {"feature_names_in_", "alpha_", "alpha_path_", "standardize_", "_means"}
 #: Says in a record why there is none.
 _UNSAVED = "unsaved"
@@ -37,7 +37,7 @@ def save(estimator: DistributedEstimator, path: PathLike) -> None:
 
 
 def packed(estimator: DistributedEstimator) -> bytes:
-    """What would be written of an estimator; where that cannot be, why."""
+    """Pack an estimator as `save` would write it; raise if it cannot be written."""
     try:
         return pack(*_recorded(estimator))
     except TypeError as error:

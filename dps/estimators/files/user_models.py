@@ -25,7 +25,7 @@ def own_kinds(cls: type, build: Callable[[Shape], Any]) -> list[Kind]:
             raise ValueError(f"{shape!r} is no shape of data")
         try:
             made = build(shape)
-        except Exception as error:  # of code that is not ours, or of numbers that nobody saved
+        except Exception as error:  # of the user's code, or of numbers that were not saved
             raise ValueError(
                 f"what is given makes no model for {shape.n_features} columns and "
                 f"{shape.n_outputs} outputs: {error!r}"

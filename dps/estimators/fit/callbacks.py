@@ -1,4 +1,4 @@
-"""Whoever watches one fit from the caller's side: a bar, a log, a server, scikit-learn's callbacks.
+"""Watchers of a fit on the caller's side: a bar, a log, a server, scikit-learn's callbacks.
 
 It knows estimators by the fitted attributes it is given.
 """

@@ -1,4 +1,4 @@
-"""What an estimator does with a dataframe that is not of plain numbers: encode it where it lies.
+"""Encoding of dataframes that are not plain numbers, on the workers that hold them.
 
 A partition is read once, and only what was read of it is kept until the encoder has learned from
 all; then it is encoded, and that alone is kept.
@@ -47,7 +47,7 @@ class Encoding:
         return self.encoder._encoded(frame, fit=not self.fitted)
 
     def prepare(self, X: Any) -> Callable[[Any, int], Any]:
-        """What is done to each partition of a frame or array, and its number, to encode it."""
+        """A function that encodes each partition of a frame or array, given its number."""
         change: Callable[..., Any]
         if self.fitted:
             change = self.encoder._layout
@@ -58,7 +58,7 @@ class Encoding:
 
     @property
     def unscaled(self) -> bool:
-        """Whether there are numbers among the encoded values, of any size."""
+        """True if there are numbers among the encoded values, of any size."""
         return self.encoder._layout.n_numbers > 0
 
     def complete(self, cluster: Cluster, trained: int) -> None:
@@ -71,7 +71,7 @@ class Encoding:
 def encoding_for(
     estimator: BaseEstimator, X: Any, going_on: bool, gaps: bool = False
 ) -> Encoding | None:
-    """How `X` is encoded; None if it is trained on as it is.
+    """The encoding of `X`; None if it is trained on as it is.
 
     estimator: its `encoder`, and `encoder_` of an earlier fit.
     going_on: whether training goes on from coefficients that belong to the columns of `encoder_`.
@@ -104,7 +104,7 @@ def encoding_for(
 
 @dataclass(frozen=True)
 class Framed:
-    """What is done to blocks of an array once they are dataframes."""
+    """A step that encodes blocks of an array as dataframes."""
 
     change: Callable[..., Any]
     names: Sequence[Any] | None = None  # of the columns of arrays, if not their places
@@ -125,7 +125,7 @@ def as_frame(X: Any, names: Sequence[Any] | None = None) -> Any:
 
 
 def positional(encoder: FrameEncoder) -> bool:
-    """Whether it was fitted to an array, or is going to be."""
+    """True if it was fitted to an array, or is going to be."""
     if not encoder.__sklearn_is_fitted__():
         return True
     return list(encoder._layout.columns) == places(len(encoder._layout.columns))

@@ -137,7 +137,7 @@ def _scored(job: Job, score: Score, survey: Survey, validating: bool) -> Job:
 
 
 class _Data(NamedTuple):
-    """What a user has brought, in aligned partitions; nothing is computed yet."""
+    """The arguments of a fit in aligned partitions; nothing is computed yet."""
 
     X: Any  # as it was given, or as the frame that is encoded
     partitions: list[Partition]
@@ -233,7 +233,7 @@ def _surveyed(
 
 
 def _looked_at(request: Request, cluster: Cluster, trained: int, whole: bool) -> DataSummary:
-    """What the partitions hold that are trained on."""
+    """A summary of the partitions that are trained on."""
     estimator = request.estimator
     found = cluster.map(
         inspect_kept, range(trained), opened=False, classification=estimator._classification,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Interrupts:
     """Holds one Ctrl-C back, from `hold` on and to the end of the block.
 
-    A second one interrupts at once: whoever insists is not to wait for a cluster that does not
+    A second one interrupts at once, without waiting for a cluster that does not
     answer. Nothing is held back outside of the main thread, which alone hears of it, or where the
     program has a handler of its own.
 

@@ -1,4 +1,4 @@
-"""What `verbose` shows while a fit runs: a bar, or a line an epoch in the log.
+"""The output of `verbose` during a fit: a bar, or a line an epoch in the log.
 
 It hears of closed epochs, and knows nothing of estimators or clusters.
 """
@@ -104,7 +104,7 @@ def _figures(record: EpochRecord) -> str:
 
 
 def _heard() -> bool:
-    """Whether any handler of the program takes what the logger says of epochs."""
+    """True if a handler of the program takes the log lines of epochs."""
     logger: logging.Logger | None = _log
     while logger is not None:
         for handler in logger.handlers:

@@ -1,4 +1,4 @@
-"""What a fit is about, as its checkpoints say it, and whether another fit may go on from one.
+"""Facts about a fit in its checkpoints, and their comparison with another fit.
 
 Parameters and data must be the same; where and with how many replicas it runs may differ. What a
 model has learned from a look at the data (centres, bins) comes from the checkpoint, since another
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from dps.estimators.base.estimator import DistributedEstimator
     from dps.models import Model
 
-#: Where it runs, what it says, and when it ends: may be another when it goes on.
+#: Parameters that may change on resuming: where it runs, what it prints, and when it ends.
 _FREE = {
     "n_replicas", "client", "verbose", "warm_start",
     "checkpoint", "max_iter", "tol", "n_iter_no_change", "random_state", "encoder",
@@ -44,7 +44,7 @@ _REMEDY = (
     "`checkpoint`, which leaves this one as it is"
 )
 
-#: What something is, in full and for people.
+#: A fact, in full and for messages.
 Fact = list[str]
 
 
@@ -114,7 +114,7 @@ class Resumption:
 
     @property
     def seed(self) -> int:
-        """Of the fit: that of the checkpoint, where there is one."""
+        """Seed of the fit: the checkpoint's, if there is one."""
         if self._found is not None:
             return int(self._found.subject["seed"])
         return _seed(self._random_state)
@@ -162,7 +162,7 @@ class Resumption:
         return model
 
     def _position(self, found: LoadedCheckpoint, job: Job) -> Position:
-        """Where it goes on, once the numbers have been looked at: kernels trust them."""
+        """The position to continue from, with checked numbers, because kernels trust them."""
         table, optimizer = job.model.layout.table, job.optimizer
         (check,) = (kind.read for kind in KINDS if kind.type is TrainState)
         interim = None if found.interim is None else found.interim.kept
@@ -215,14 +215,14 @@ def _seed(random_state: Any) -> int:
 
 
 def _parameters(estimator: DistributedEstimator) -> dict[str, Fact]:
-    """What training depends on, of the parameters."""
+    """Parameters that training depends on."""
     kinds = [*KINDS, *kinds_by_name()]
     given = estimator.get_params(deep=False)
     return {name: _fact(value, kinds) for name, value in given.items() if name not in _FREE}
 
 
 def _data(model: Model, survey: Survey) -> dict[str, Fact]:
-    """What training depends on, of the data and of what was made of it."""
+    """Facts about the data that training depends on."""
     from dps.preprocessing.saved import encoder_kinds
 
     summary, encoding = survey.summary, survey.encoding
@@ -245,7 +245,7 @@ def _data(model: Model, survey: Survey) -> dict[str, Fact]:
 
 
 def _fact(value: object, kinds: Iterable[Kind]) -> Fact:
-    """What a value is; of code its name, since nothing more can be said of it."""
+    """The fact about a value; for code its name."""
     writer = RecordWriter(kinds)
     try:
         record = json.dumps(writer(value, "value"), sort_keys=True)
@@ -278,7 +278,7 @@ def _differences(then: Any, now: dict[str, Fact]) -> list[str]:
 
 
 def _kind_of(model: Model) -> Kind | None:
-    """How a model of dps is written; None of one's own."""
+    """The file format of a model of dps; None for a user's model."""
     return next((kind for kind in KINDS if kind.type is type(model)), None)
 
 

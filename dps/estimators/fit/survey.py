@@ -1,4 +1,4 @@
-"""What a fit was asked for, what its data is, and the job that a plan makes of both.
+"""The request for a fit, the facts about its data, and the job that a plan makes of both.
 
 It knows no kind of model: what is particular to one an estimator says, see `DistributedEstimator`.
 """
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Given(NamedTuple):
-    """What a fit is given."""
+    """The arguments of a fit."""
 
     X: Any
     y: Any
@@ -50,7 +50,7 @@ class Given(NamedTuple):
 
 @dataclass(eq=False)
 class Request:
-    """What a fit was asked for, before rows are looked at."""
+    """The request for a fit, before rows are looked at."""
 
     fit: str  # its id
     estimator: BaseEstimator
@@ -69,7 +69,7 @@ class Request:
 
     @classmethod
     def of(cls, estimator: BaseEstimator, given: Given, seed: int) -> Request:
-        """What an estimator's parameters ask for."""
+        """The request that an estimator's parameters make."""
         from dps.modes import get_mode
         from dps.training.job import new_fit_id
 
@@ -105,7 +105,7 @@ class Survey(Request):
     n_outputs: int  # raw ones
 
     def class_shares(self) -> NDArray[np.float64]:
-        """What `best_constant` wants to know of a classification's rows.
+        """Class shares of a classification's rows, for `best_constant`.
 
         Something is expected of a class or a label that no row has, too.
         """
@@ -154,7 +154,7 @@ class Survey(Request):
         full_batch: FullBatch | None = None,
         finish: FullBatch | None = None,
     ) -> Job:
-        """What is to be trained; what is not given is as the estimator's parameters say.
+        """The job of a fit; arguments that are not given follow from the estimator's parameters.
 
         params: (n,) array, where to start: by default from the last fit where it goes on from one,
             else from ``model.initial(rng)``.

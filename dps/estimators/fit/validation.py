@@ -40,7 +40,7 @@ class ValidationData:
 
     @classmethod
     def of(cls, X: Any, y: Any, weight: Any) -> ValidationData | None:
-        """What was given, if anything was.
+        """The given validation data, or None.
 
         Raises ValueError: a part of it is missing.
         """
@@ -85,7 +85,7 @@ class ValidationData:
             X = select(estimator, encoding.encoder, X, reset=False)
             if not is_dask(beside):
                 X = encoding.encoder._encoded(as_frame(X), fit=False)
-        # Of a list of partitions nothing is known yet to compare with.
+        # A list of partitions has nothing yet to compare with.
         checked = clone(estimator) if is_list(beside) else estimator
         partitions, local = partitions_for(
             checked, X, self.y, self.weight, classification=estimator._classification,

@@ -41,7 +41,7 @@ class Raw(Protocol):
 
     @property
     def dtype(self) -> Any:
-        """Of the parameters."""
+        """Dtype of the parameters."""
 
     def __call__(self, X: Any) -> NDArray[np.floating]:
         """Raw outputs (n, n_outputs) of an array or a CSR matrix."""
@@ -64,7 +64,7 @@ class FittedModel:
 
     @property
     def dtype(self) -> Any:
-        """Of the parameters."""
+        """Dtype of the parameters."""
         return self.model.dtype
 
     def __call__(self, X: Any) -> NDArray[np.floating]:
@@ -92,7 +92,7 @@ class LinearRaw:
 
     @property
     def dtype(self) -> Any:
-        """Of the parameters."""
+        """Dtype of the parameters."""
         return self.coef.dtype
 
     def __call__(self, X: Any) -> NDArray[np.floating]:
@@ -108,7 +108,7 @@ class Predictor(Protocol):
         """Predict a block; `place` is where it lies, for errors."""
 
     def example(self, like: Any) -> np.ndarray:
-        """What is predicted of a row of zeros, in the dtype of a container."""
+        """Predictions of a row of zeros, in the dtype of a container."""
 
     @property
     def model(self) -> Raw:
@@ -142,7 +142,7 @@ class RawPredictor:
             check_columns(X, f"{place}, and the model was trained on numbers")
             X = X.to_numpy(dtype=np.result_type(self.raw.dtype, _dtype_of(X)))
         raw = self.raw(X)
-        # Of a linear model what is not finite in X has come through; others cut numbers off.
+        # A linear model passes non-finite values of X through; others cut numbers off.
         bounded = not getattr(self.raw, "propagates", False)
         if not np.isfinite(raw).all() or (bounded and defect_of_features(X) is not None):
             dense = self.means is not None and not scipy.sparse.issparse(X)
@@ -188,7 +188,7 @@ class RawPredictor:
         return X
 
     def example(self, like: Any) -> np.ndarray:
-        """What is predicted of a row of zeros: it has the dtype of all predictions."""
+        """Predictions of a row of zeros, with the dtype of all predictions."""
         return self(np.zeros((1, self.raw.n_features), _dtype_of(like)))
 
 
@@ -217,7 +217,7 @@ class EncodedPredictor:
         return self.encode(X, place)
 
     def example(self, like: Any) -> np.ndarray:
-        """What is predicted of a row of zeros."""
+        """Predictions of a row of zeros."""
         return self.predict.example(np.empty(0, self.encode.dtype))
 
 
@@ -268,7 +268,7 @@ def _in_pieces(X: Any, predict: TablePredictor, columns: Sequence[Any] | None) -
 
 
 def _meta(X: Any, predict: Predictor, columns: Sequence[Any] | None) -> Any:
-    """What is predicted of a dataframe, without rows."""
+    """Predictions of a dataframe without rows."""
     import pandas as pd
 
     example = predict.example(X._meta)
@@ -307,7 +307,7 @@ def _predict_numbered_frame(
 
 
 def _place_of(index: Any) -> str:
-    """Where a partition of a dataframe lies; its number is lost where Dask reads several as one."""
+    """Description of a dataframe's partition by its index; Dask may read several as one."""
     if not len(index):
         return " in an empty partition"
     return f" in the partition with the index from {index[0]} to {index[-1]}"

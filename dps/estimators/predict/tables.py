@@ -71,7 +71,7 @@ class TablePredictor:
         return cls(base, [client.scatter([piece], hash=False)[0] for piece in pieces])
 
     def parts(self, X: Sequence[Any], apply: Callable[..., Any]) -> list[Any]:
-        """What ``apply(part, predictor, number)`` makes of each part, as Delayed."""
+        """Apply ``apply(part, predictor, number)`` to each part, as Delayed."""
         import dask
 
         base = dask.delayed(sealed(identity, self.base), pure=True)()

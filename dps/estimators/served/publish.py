@@ -1,10 +1,10 @@
-"""What others see of a fit while it learns: its model in the tensors of a parameter server.
+"""Publication of a fit's model in the tensors of a parameter server while it learns.
 
 Owns how a snapshot of several tensors is written so that a reader knows a whole one (the reader is
 ``read.py``), and when. It knows no cluster: the server is there before a fit, and outlives it.
 
 Protocol. The tensor `TRAINING` is one row, which is never cut, of four numbers
-    BEGUN   snapshots that somebody began to write
+    BEGUN   snapshots that a writer began
     DONE    the last one that is whole
     EPOCHS  closed epochs behind it
     RECORD  the snapshot with which the note `NOTE` was written: what the estimator is, but for the
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from dps.estimators.base.estimator import DistributedEstimator
 
 TRAINING, NOTE = "training_", "estimator"
-#: How much longer than a write took to do without another: whoever writes also watches the fit.
+#: Pause between writes, in durations of a write: the writer also watches the fit.
 _REST = 4.0
 
 

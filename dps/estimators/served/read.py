@@ -1,4 +1,4 @@
-"""Predictions of a model that somebody else trains, in a parameter server.
+"""Predictions of a model that another process trains, in a parameter server.
 
 It reads what ``publish.py`` writes, by the protocol that stands there.
 """
@@ -140,7 +140,7 @@ class ServedModel:
                 self._follow()
 
     def _found_again(self) -> bool:
-        """Whether there is another server of the name, from which snapshots come from now on."""
+        """True if there is another server of the name, from which snapshots come from now on."""
         assert self._name is not None
         try:
             found = ParameterServer.connect(self._name, client=self._client)
@@ -163,7 +163,7 @@ class ServedModel:
                 if self._model is not None:
                     return
                 raise StalledError(
-                    f"nobody has completed the model in the server {self.server.name!r} for "
+                    f"no fit has completed the model in the server {self.server.name!r} for "
                     f"{_PATIENCE:g} s: has the fit's process died? The next fit completes it"
                 )
             time.sleep(_PAUSE)
@@ -197,7 +197,7 @@ class ServedModel:
 
 
 def _again(kind: type[ServedModel], server: ParameterServer, name: str | None, given: Any) -> Any:
-    """What was pickled, which has a handle of its own."""
+    """Restore a pickled object that has a handle of its own."""
     made = kind(server, **given)
     made._name = name
     return made

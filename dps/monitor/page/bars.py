@@ -1,4 +1,4 @@
-"""Where the time of each replica goes, as a bar of parts."""
+"""The time of each replica, as a bar of parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the plots of the page share: a canvas in the page's colours, and words where it is empty.
+"""The common part of the page's plots: a canvas in its colours, and a text if it is empty.
 
 Knows nothing of fits.
 """

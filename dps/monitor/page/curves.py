@@ -69,7 +69,7 @@ class Losses:
         )
         canvas.legend(palette)
         drawn.xaxis.ticker.min_interval = 1
-        # What is compared faintly must not decide on the range.
+        # Fits that are compared faintly must not decide on the range.
         drawn.x_range.renderers = [training, marks]
         self.root = canvas.root
 

@@ -23,7 +23,7 @@ from dps.monitor.page.panels import EventLog, Headline, ServersPanel, Shards
 from dps.monitor.page.view import Panel, view_of
 from dps.monitor.scheduler.store import FitStore
 
-#: How often a page looks for something new, in milliseconds.
+#: Interval between a page's looks for news, in milliseconds.
 _TICK_MILLISECONDS = 250
 
 PANELS: dict[str, Callable[[Palette], Panel]] = {

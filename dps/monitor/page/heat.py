@@ -1,4 +1,4 @@
-"""How stale the gradients of each replica are on each shard."""
+"""The staleness of each replica's gradients on each shard."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def within(counts: list[int], share: float) -> int:
 
 
 def cell(counts: list[int]) -> tuple[int, str]:
-    """How warm a cell is, by what 95% of the pushes stay within, and its words.
+    """Colour and text of a cell, by the staleness that 95% of the pushes do not exceed.
 
     Examples
     --------

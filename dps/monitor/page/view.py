@@ -1,4 +1,4 @@
-"""What a panel of the page is, and what it is shown: some fits, one of them in full.
+"""Panels of the page, and the fits that they show.
 
 Panels know fits by :mod:`dps.monitor.scheduler.store` and nothing of Dask; which fits are shown is
 decided here, and nowhere else.
@@ -16,7 +16,7 @@ from dps.monitor.scheduler.store import Fit, FitStore
 
 @dataclass(frozen=True)
 class View:
-    """What is shown."""
+    """The fits to show."""
 
     fits: tuple[Fit, ...]  # whose curves are drawn, the newest last
     focus: Fit | None  # the one that is shown in full; None while there is no fit

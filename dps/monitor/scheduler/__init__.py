@@ -1,1 +1,1 @@
-"""What runs in the scheduler: the store of events, and what it shows."""
+"""The parts that run in the scheduler: the store of events, and the page."""

@@ -1,7 +1,7 @@
-"""Whether a message of the topic is an event at all: its fields, and what they are made of.
+"""A check of messages of the topic: their fields and types.
 
-Anybody on a cluster may log messages under the topic. What is shown, or counted, of one is taken
-from sound events alone. The schema of ``events`` is the rule; nothing here knows its fields.
+Any process of a cluster may log messages under the topic. What is shown, or counted, of one is
+taken from sound events alone. The schema of ``events`` is the rule; nothing here knows its fields.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dps.monitor.events import VERSION, Event
 
 
 def is_sound(event: Any) -> bool:
-    """Whether something is an event of this version whose fields are what the schema says.
+    """True if something is an event of this version whose fields are what the schema says.
 
     Whole numbers count something, from 0. Further fields may be there, and so may kinds that a
     newer dps has.

@@ -42,7 +42,7 @@ class FitsPlugin(SchedulerPlugin):  # type: ignore[misc]
         Where `preload` has put it among Dask's own pages before the start, it is there already.
         """
         if "dashboard" not in scheduler.services:
-            return None  # nobody wants one
+            return None  # it is switched off
         try:
             from bokeh.server.tornado import BokehTornado
             from distributed.dashboard import scheduler as dashboard
@@ -91,7 +91,7 @@ def plugin_of(scheduler: Any) -> FitsPlugin:
 
 
 def store_of(scheduler: Any) -> FitStore:
-    """What a scheduler knows of fits."""
+    """The store of a scheduler."""
     return plugin_of(scheduler).store
 
 

@@ -1,6 +1,6 @@
 """Metrics of fits for Prometheus, on the ``/metrics`` of Dask's scheduler.
 
-What the page remembers, in Prometheus' words; names and labels are those of docs/monitoring.md.
+The store's fits as Prometheus metrics, with the names and labels of docs/reference/metrics.md.
 Dask serves the registry of the process, on the event loop that takes events in; what is registered
 here appears there. Where ``prometheus_client`` is not installed there is nothing.
 """
@@ -50,7 +50,7 @@ _OF_SHARDS: tuple[Metric, ...] = (
 
 
 class FitCollector:
-    """What Prometheus asks: of the fits of all schedulers in this process."""
+    """Metrics for Prometheus, of the fits of all schedulers in this process."""
 
     def __init__(self) -> None:
         self.stores: weakref.WeakSet[FitStore] = weakref.WeakSet()
@@ -97,7 +97,7 @@ def _families(
 
 
 def _of_pushes(replicas: Sequence[tuple[list[str], Any]]) -> Iterator[Any]:
-    """Where a replica's time went, and how stale the parameters behind its pushes were."""
+    """Metrics of the replicas' time, and of the staleness of their pushes."""
     from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 
     spent = CounterMetricFamily(
@@ -121,7 +121,7 @@ def _of_pushes(replicas: Sequence[tuple[list[str], Any]]) -> Iterator[Any]:
     yield from (spent, stale)
 
 
-# Of the process, as the registry is: several schedulers may live in it.
+# One for each process, as the registry is: several schedulers may live in it.
 _collector: FitCollector | None = None
 
 

@@ -1,4 +1,4 @@
-"""What the page knows of parameter servers: a bounded memory, made of events alone.
+"""A bounded store of parameter servers, made of events alone.
 
 A server leaves when it is closed; one whose worker dies is shown as lost, for some time. It knows
 neither Dask nor bokeh.
@@ -56,7 +56,7 @@ class Server:
 
     @property
     def callers(self) -> int:
-        """Who is connected, each once."""
+        """Number of connected callers, each counted once."""
         there = (s["callers"] for at, s in self.shards.items() if at not in self.lost)
         return len({caller for callers in there for caller in callers})
 

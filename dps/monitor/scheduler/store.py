@@ -1,4 +1,4 @@
-"""What the page knows of fits: a bounded memory, made of events alone.
+"""A bounded store of fits, made of events alone.
 
 Owned by the scheduler's plugin, fed in the order in which events arrive, which need not be that
 in which they were sent. It knows neither Dask nor bokeh.
@@ -112,12 +112,12 @@ class Fit:
 
     @property
     def name(self) -> str:
-        """What it is called: the estimator's class, and its number."""
+        """Name of the fit: the estimator's class, and its number."""
         return f"{(self.started or self.loading).get('name', 'Fit')} {self.number}"
 
     @property
     def running(self) -> bool:
-        """Whether no end has been heard of."""
+        """True until the end of the fit is known."""
         return self.ended is None
 
     @property
@@ -128,11 +128,11 @@ class Fit:
         return "failed" if self.ended["kind"] == "failed" else str(self.ended["reason"])
 
     def silent(self, now: float) -> bool:
-        """Whether it runs, and nothing has been heard for some time."""
+        """True if it runs, and nothing has been heard for some time."""
         return self.running and now - self.heard > SILENCE
 
     def seconds(self, now: float) -> float:
-        """How long it has taken so far, or took."""
+        """Duration of the fit, so far or in all."""
         if self.ended is not None:
             return float(self.ended["seconds"])
         return max(0.0, min(now, self.heard + SILENCE) - self.began)
@@ -156,7 +156,7 @@ class Fit:
 
     @property
     def validation_loss(self) -> float | None:
-        """Of the last closed epoch, where rows are held out."""
+        """Validation loss of the last closed epoch, or None."""
         return (self._last_epoch or {}).get("validation_loss")
 
     @property
@@ -169,7 +169,7 @@ class Fit:
 
     @property
     def epoch_done(self) -> float:
-        """Which part of the rows has been seen in the epoch that is open."""
+        """Share of the rows that the open epoch has seen."""
         rows = self.started.get("rows", 0)
         if not self.running or not rows:
             return 0.0
@@ -195,7 +195,7 @@ class Fit:
 
     @property
     def accounts(self) -> list[Account]:
-        """Where the time of each replica has gone, in rank order."""
+        """The time of each replica by phase, in rank order."""
         return [
             Account(
                 rank=rank,
@@ -218,7 +218,7 @@ class Fit:
 
     @property
     def advice(self) -> list[str]:
-        """What to change; nothing before enough is known."""
+        """Advice; empty until enough is known."""
         if not self.started or (self.running and self.epochs == 0):
             return []
         full_batch = self.started["optimizer"] == "lbfgs"
@@ -252,7 +252,7 @@ class Fit:
 
     @property
     def rows_per_second(self) -> float:
-        """Of all replicas: now, or, of a fit that has ended, of its last epoch."""
+        """Rows a second of all replicas: now, or in the last epoch of a fit that has ended."""
         if self.running and self.replicas:
             return float(sum(replica["rows_per_second"] for replica in self.replicas.values()))
         if self._last_epoch is None or not self._last_epoch["seconds"]:

@@ -1,1 +1,1 @@
-"""What runs in a shard's worker: counters and reporters."""
+"""The parts that run in a shard's worker: counters and reporters."""

@@ -42,7 +42,7 @@ _SHORTEST = 0.1
 
 
 class Pace:
-    """How fast counts grow, from one look to the next.
+    """Growth of counts between two looks.
 
     What is counted in steps stands still in between: the pace is that of the last time that the
     count moved, and 0 once it has stood for `_HELD` seconds and three times as long as that took.
@@ -89,7 +89,7 @@ class CounterReader:
         self._load = Pace(2)
 
     def replicas(self, now: float) -> list[ReplicaFields]:
-        """What the event says of each replica, `now` seconds after the start."""
+        """The event's fields of each replica, `now` seconds after the start."""
         rows = self._window.activity.copy()
         paces = self._rows.of(now, rows[:, ROWS])
         return [
@@ -112,7 +112,7 @@ class CounterReader:
         ]
 
     def shard(self, now: float) -> dict[str, Any]:
-        """What the event says of the shard, `now` seconds after the start."""
+        """The event's fields of the shard, `now` seconds after the start."""
         rows = self._window.activity.copy()
         pushes, nbytes, apply = (int(rows[:, word].sum()) for word in (PUSHES, BYTES, APPLY))
         paces = self._load.of(now, np.array([pushes, nbytes]))
@@ -130,7 +130,7 @@ class CounterReader:
         }
 
     def waiting(self) -> list[int]:
-        """Ranks that wait for others; where nobody does, those in the middle of a push."""
+        """Ranks that wait for others; in modes without waits, those in the middle of a push."""
         load, ranks = self._window.words.rank_load, range(self._window.spec.n_ranks)
         if not self._together:
             return [rank for rank in ranks if not load(rank, Field.FREE)]
@@ -141,7 +141,7 @@ class CounterReader:
         return sorted(ahead)
 
     def moments(self) -> list[Moment]:
-        """How far each replica is, for :class:`~dps.monitor.shard.stragglers.Stragglers`."""
+        """Progress of each replica, for :class:`~dps.monitor.shard.stragglers.Stragglers`."""
         rows = self._window.activity.copy()
         busy = rows[:, [LOAD, COMPUTE, PULL, PUSH]].sum(axis=1) / 1e9
         load = self._window.words.rank_load
@@ -169,7 +169,7 @@ def histogram(row: NDArray[np.int64]) -> list[int]:
 
 
 def seconds(row: NDArray[np.int64]) -> SecondsFields:
-    """Where a rank's time has gone."""
+    """A rank's time by phase."""
     load, compute, pull, push, wait = (
         round(int(row[phase]) / 1e9, 6) for phase in (LOAD, COMPUTE, PULL, PUSH, WAIT)
     )

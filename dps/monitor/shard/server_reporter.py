@@ -65,7 +65,7 @@ class ServerReporter:
         parts = status["parts"]
         counts = {each: sum(part[each] for part in parts.values()) for each in _COUNTED}
         elapsed = max(now - self._at, 1e-9)
-        # What was given back is counted anew, so nothing is below 0.
+        # Counts of closed parts start again, so no rate is below 0.
         fields = {
             f"{each}_per_second": round(max(0, counts[each] - self._counts[each]) / elapsed, 3)
             for each in _COUNTED

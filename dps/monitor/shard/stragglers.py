@@ -1,4 +1,4 @@
-"""Which replica is slow: a rule over what all of them have counted, and nothing else.
+"""The rule that finds slow replicas from their counts.
 
 Pure: told moments, it says what has changed. It must not know windows, workers or events.
 
@@ -26,12 +26,12 @@ _KEPT = 128  # moments
 
 @dataclass(frozen=True)
 class Moment:
-    """How far a replica is."""
+    """Progress of a replica."""
 
     rows: int  # since the start
     steps: int
     busy: float  # seconds since the start, but for waiting
-    arrived: int  # the last barrier that it has come to; of no meaning where nobody waits
+    arrived: int  # the last barrier that it has come to; of no meaning in modes without waits
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Stragglers:
         return found
 
     def _silent(self, now: float, present: tuple[Moment, ...]) -> tuple[int, float] | None:
-        """Who alone keeps all others waiting for too long, and for how long."""
+        """The only rank that all others have been waiting for too long, and for how long."""
         fewest = min(moment.arrived for moment in present)
         last = [rank for rank, moment in enumerate(present) if moment.arrived == fewest]
         if len(last) != 1 or len(present) == 1:

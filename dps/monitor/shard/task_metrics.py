@@ -1,4 +1,4 @@
-"""Where a replica's time has gone, in the fine performance metrics of its Dask task."""
+"""A replica's time by phase, in the fine performance metrics of its Dask task."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""How a client reaches the shards of a server."""
+"""Ways for a client to reach the shards of a server."""

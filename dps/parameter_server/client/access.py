@@ -51,9 +51,9 @@ _CONNECTING = 5.0
 _KEPT = 5.0
 #: Seconds between looks at what has become of a shard.
 _ASKED = 0.05
-#: What has happened to a shard that the scheduler has not any more.
+#: The fate of a shard that the scheduler has lost.
 _DIED = "its worker has died"
-_CLOSED = "the server has been closed, or whoever made it has gone"
+_CLOSED = "the server has been closed, or its maker has gone"
 
 
 class PendingResult:
@@ -160,12 +160,12 @@ class RemoteAccess:
 
     @property
     def worker(self) -> str:
-        """Where the shard is."""
+        """Address of the shard's worker."""
         return self._remote.address
 
     @property
     def key(self) -> str:
-        """What the cluster calls it."""
+        """Key of the Actor on the cluster."""
         return self._remote.key
 
     def peek(self, part: int, start: int, keys: Keys, out: NDArray[np.floating]) -> int | None:
@@ -221,7 +221,7 @@ class RemoteAccess:
     def move(self, error: DPSError, remote: Remote) -> None:
         """Go on with the mirror where this shard is gone, else raise the error."""
         with self._moving:
-            if self._remote is not remote:  # somebody else was faster
+            if self._remote is not remote:  # another thread was faster
                 return
             known = self._spec.id, self._shard, self._remote, self._timeout
             found = mirrors_of(*known) if self._moves and self.is_gone() else []
@@ -242,18 +242,18 @@ class RemoteAccess:
             raise self.lost("its worker has died while a mirror was being made")
 
     def is_gone(self) -> bool:
-        """Whether the shard has died, or has been given back by the cluster."""
+        """True if the shard has died, or has been given back by the cluster."""
         return self._fate()[1]
 
     def has_died(self) -> bool:
-        """Whether the shard is known to be gone."""
+        """True if the shard is known to be gone."""
         try:
             return self.is_gone()
         except DPSError:
             return False
 
     def closed(self) -> ServerLostError:
-        """The error of a shard that answers nobody any more."""
+        """The error of a shard that has stopped answering."""
         return ServerLostError(f"{self._spec} has been closed", worker=self._remote.address)
 
     def lost(self, what: str) -> ServerLostError:
@@ -275,7 +275,7 @@ class RemoteAccess:
         return await self._remote.node.scheduler.who_has(keys=[self._remote.key])
 
     def _fate(self) -> tuple[str | None, bool]:
-        """What has become of the shard, if anything; and whether the scheduler has it no longer.
+        """The fate of the shard, if any, and whether the scheduler has lost it.
 
         A worker that does not answer has died, which the scheduler has not heard yet, or is busy.
         """
@@ -334,7 +334,7 @@ class RemoteAccess:
             raise self.lost(fate)
         patience = ShardProbe(self._remote, self._timeout, None)
 
-        # What a wire calls must not keep this object alive, which is forgotten by its callers.
+        # A wire's callback must not keep this object alive after its callers have dropped it.
         known = weakref.WeakMethod(self.lost), weakref.WeakMethod(self._lost)
 
         def look() -> None:
@@ -411,7 +411,7 @@ def mirrors_of(server: str, shard: int, remote: Remote, timeout: float) -> list[
 
 
 def _name() -> str:
-    """Of this process, for those who look at who is connected."""
+    """Name of this process, for the list of callers."""
     return f"{os.uname().nodename}:{os.getpid()}"
 
 

@@ -1,8 +1,8 @@
 """Servers of named tensors on a Dask cluster: made, found by name, given back.
 
-An Actor holds each shard. Dask gives it back when nobody holds its Future any more: the client that
-made it does, until its server is closed; those of a named server are in a published dataset too,
-which the scheduler holds until the server is closed, whoever made it.
+An Actor holds each shard. Dask gives it back when no client holds its Future any more: the client
+that made it does, until its server is closed; those of a named server are in a published dataset
+too, which the scheduler holds until the server is closed, whichever client made it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from dps.server.memory.files import remove_files_of
 from dps.server.sharding import fastest_shards
 from dps.transport.remote import Remote
 
-#: What the names of published datasets begin with.
+#: Prefix of the names of published datasets.
 _PREFIX = "dps-server-"
 #: Seconds that the scheduler may take to answer.
 _ASK_SECONDS = 30.0
@@ -77,7 +77,7 @@ class _Published:
 
 @dataclass(frozen=True)
 class ServerCard:
-    """A server on a cluster, as whoever connects to it must know it; it travels."""
+    """A server on a cluster, with all that a client needs to connect; it travels."""
 
     spec: ServerSpec
     remotes: tuple[Remote, ...]
@@ -165,19 +165,19 @@ def start(
 
     Raises WorkerLostError: a worker died meanwhile.
     """
-    everybody = {worker for places in workers for worker in places}
-    check_versions(client, everybody, timeout)
+    involved = {worker for places in workers for worker in places}
+    check_versions(client, involved, timeout)
     watched = Options.now().monitor
     if watched:
         show_fits(client, timeout)
 
     def check() -> None:
-        gone = sorted(everybody - set(living(client, timeout)))
+        gone = sorted(involved - set(living(client, timeout)))
         if gone:
             raise WorkerLostError("a worker died while a server was made", worker=gone[0])
 
     mirrored = len(workers[0]) > 1
-    another = partial(_another, watched, frozenset(everybody) if given else None)
+    another = partial(_another, watched, frozenset(involved) if given else None)
     make = another if mirrored and spec.name is not None else None
 
     def key(shard: int, number: int) -> str:
@@ -218,7 +218,7 @@ def _another(
 ) -> bool:
     """Make another mirror of a shard that is on a worker; False where there is no other worker.
 
-    The scheduler holds it as a dataset until the server is closed: whoever made the server may be
+    The scheduler holds it as a dataset until the server is closed: the client that made it may be
     gone. `use` has the shard pass on to it what is written, or raises.
     """
     timeout, key = spec.timeout, mirror_key(spec.id, shard, number)
@@ -307,7 +307,7 @@ class ServerShards:
 
     @property
     def spec(self) -> ServerSpec:
-        """What it is made of."""
+        """The server's specification."""
         return self._given.spec
 
     @property
@@ -328,7 +328,7 @@ class ServerShards:
         return access_to(card.spec, shard, card.cards[shard], card.remotes[shard], card.timeout)
 
     def status(self) -> list[dict[str, Any]]:
-        """What has been done at each shard, and who is connected; of a lost one, why.
+        """Counts and callers of each shard; for a lost one, why.
 
         Raises ServerLostError: all shards are lost.
         """
@@ -348,7 +348,7 @@ class ServerShards:
         return found
 
     def extend(self, spec: ServerSpec) -> None:
-        """Have all shards hold the tensors of `spec`, or those that somebody else has made first.
+        """Have all shards hold the tensors of `spec`, or those that another client has made first.
 
         The first shard decides who was first. To ask with what is known brings what is there, of
         the shards that are not lost.
@@ -471,7 +471,7 @@ def _alive(card: ServerCard) -> dict[str, int]:
 
 
 def _cards(client: Client, name: str | None) -> list[ServerCard]:
-    """What is known by a name: one server, or none."""
+    """Cards of the server with a name: one, or none."""
     try:
         with reaching(client), _fetching:
             found = client.get_dataset(f"{_PREFIX}{name}", callback_timeout=_ASK_SECONDS)

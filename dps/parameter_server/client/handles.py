@@ -1,4 +1,4 @@
-"""What a call that does not wait returns."""
+"""The result of a call that does not wait."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Handle:
 
     @property
     def done(self) -> bool:
-        """Whether it has ended, well or not."""
+        """True if it has ended, well or not."""
         return self._future.done()
 
     def wait(self, timeout: float | None = None) -> Any:
-        """What the call returns, or raises.
+        """Wait for the call; return its result, or raise its error.
 
         timeout: seconds after which to raise TimeoutError; the call goes on.
         """

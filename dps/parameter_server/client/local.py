@@ -1,6 +1,6 @@
-"""Where the shards of a server are: in this process, or on Actors of a Dask cluster.
+"""Places for the shards of a server: this process, or Actors of a Dask cluster.
 
-One object a place, with the same methods; whoever asks does not see which it is.
+One object a place, with the same methods; its caller does not see which it is.
 """
 
 from __future__ import annotations

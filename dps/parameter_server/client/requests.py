@@ -53,7 +53,7 @@ class _Asked:
 
 
 class Requests:
-    """What one object asks of a server.
+    """Requests of one object to a server.
 
     accesses: the ways to shards that have been asked.
     closed: whether this object has closed the server.
@@ -122,7 +122,7 @@ class Requests:
                     return
         except BaseException:
             with contextlib.suppress(DPSError):
-                # Where the first shard has committed it, it is whole, and others may have it.
+                # Once the first shard has committed it, it is whole, and other clients may have it.
                 if self.reach(0).call("discard", token):
                     for shard in shards[1:]:
                         self.reach(shard).call("discard", token)
@@ -134,13 +134,13 @@ class Requests:
             self.accesses = {}
 
     def tensor(self, name: str) -> TensorSpec:
-        """The tensor of that name, which somebody else may have made."""
+        """The tensor of that name, which another client may have made."""
         try:
             return self.tensors[name]
         except (KeyError, TypeError):
             pass
         if isinstance(name, str):
-            self.extend(self.spec)  # somebody else may have made it
+            self.extend(self.spec)  # another client may have made it
             if name in self.tensors:
                 return self.tensors[name]
         raise KeyError(
@@ -170,7 +170,7 @@ class Requests:
         return access.call(method, number, *args)
 
     def status(self) -> list[dict[str, Any]]:
-        """What each shard says of itself, of tensors that are known here."""
+        """Reports of each shard about the tensors that are known here."""
         status = self.place.status()
         if any(name not in self.tensors for shard in status for name in shard["parts"]):
             self.extend(self.spec)

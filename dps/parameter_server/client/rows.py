@@ -1,4 +1,4 @@
-"""Which rows of a tensor a call means, and which part has which of them.
+"""The rows of a tensor that a call means, and the parts that have them.
 
 It must not know how parts are reached.
 """
@@ -17,7 +17,7 @@ from dps.parameter_server.shard.layout import TensorSpec
 
 @dataclass(frozen=True)
 class Piece:
-    """What one part has of the rows that are meant."""
+    """The chosen rows that lie in one part."""
 
     part: int
     start: int  # its first element, or -1: by keys
@@ -121,7 +121,7 @@ def _by_keys(tensor: TensorSpec, keys: NDArray[np.int64]) -> Chosen:
 def values_for(
     tensor: TensorSpec, chosen: Chosen, values: Any, *, spread: bool
 ) -> NDArray[np.floating]:
-    """What a call was given for rows, as (rows, width) of the tensor's dtype.
+    """Values that a call gives for rows, as (rows, width) of the tensor's dtype.
 
     spread: whether a number may stand for all.
     Raises ValueError, TypeError: another shape, or no real numbers.

@@ -78,7 +78,7 @@ class TensorShard(Served):
             self._report()
 
     def card(self) -> TensorShardCard:
-        """How callers reach it."""
+        """A card by which callers reach it."""
         return self._holding.card()
 
     async def mirror(self, card: TensorShardCard, remote: Remote) -> None:
@@ -121,7 +121,7 @@ class TensorShard(Served):
         end.atexit = False
 
     def traffic(self) -> dict[str, Any]:
-        """What has been done here and who is connected, as far as it takes no time to tell."""
+        """Quick counts and callers of this shard."""
         return {"parts": self._holding.traffic(), "callers": self._services.callers()}
 
     def version(self) -> int:
@@ -129,7 +129,7 @@ class TensorShard(Served):
         return 0
 
     def there(self) -> bool:
-        """Whether callers are still served."""
+        """True while callers are served."""
         return self._close.alive
 
     @property
@@ -231,7 +231,7 @@ class _Keeper:
             self._tried = time.monotonic()
 
     def _is_gone(self, holding: TensorShardState, key: str) -> bool:
-        """Whether the scheduler has not that Actor any more, but this one."""
+        """True if the scheduler has not that Actor any more, but this one."""
         asking = self._worker.scheduler.who_has(keys=[holding.mirroring.key, key])
         loop = self._worker.loop.asyncio_loop
         found = asyncio.run_coroutine_threadsafe(asking, loop).result(holding.spec.timeout)

@@ -1,4 +1,4 @@
-"""What a server of named tensors is made of: which tensor's rows lie on which shard.
+"""The layout of a server of named tensors: which rows lie on which shard.
 
 A tensor's part at a shard is a store of its own, so that each has its own version and optimizer
 state. It is a run of whole rows, of the first axis; of a table, the ids that hash there. Pure
@@ -39,7 +39,7 @@ class TensorSpec:
     """A tensor, or a table."""
 
     name: str
-    # Of a table the rows that there is room for at least, and the elements of a row.
+    # For a table the minimal number of rows with room, and the elements of a row.
     shape: tuple[int, ...]
     dtype: str  # {"float32", "float64"}
     # Shard, first and last row of each part, in order of rows; of a table one a shard, with rows
@@ -47,7 +47,7 @@ class TensorSpec:
     parts: tuple[TensorRange, ...]
     table: TableSpec | None = None
     seed: int = 0  # of a table's new rows
-    # Of the call that made it: no other call takes it for its own. "": it begins with zeros.
+    # The token of the call that made it, so that no other call claims it. "": it begins with zeros.
     creation: str = ""
 
     @cached_property
@@ -66,20 +66,20 @@ class TensorSpec:
         return np.array([first for _, first, _ in self.parts[1:]], np.int64)
 
     def part_of(self, keys: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Which part has each key."""
+        """The part that has each key."""
         if self.table is not None:
             return owners(keys, len(self.parts))
         return np.searchsorted(self.starts, keys, "right")
 
     def where(self, number: int) -> str:
-        """What a part holds, in words."""
+        """Description of a part, in words."""
         _, first, last = self.parts[number]
         if self.table is not None:
             return f"{self.name!r}, ids of part {number + 1} of {len(self.parts)}"
         return f"{self.name}[{first}:{last}]"
 
     def store(self, owner: str, number: int, optimizer: Optimizer) -> StoreSpec:
-        """What a part's store is made for."""
+        """The specification of a part's store."""
         shard, first, last = self.parts[number]
         arena = None
         if self.table is not None:
@@ -126,7 +126,7 @@ class ServerSpec:
         )
 
     def update(self, size: int) -> Update:
-        """How gradients are applied to a part of so many elements."""
+        """The update that applies gradients to a part with a number of elements."""
         return Update(self.optimizer, 0.0, 0.0, ((0, size, KINDS_OF_RUNS["penalised"]),))
 
 

@@ -1,4 +1,4 @@
-"""What a shard passes on to its mirror, and what it does where that cannot be reached.
+"""Forwarding of a shard's writes to its mirror, and handling of a lost mirror.
 
 Writes of elements go on natively, while the part is held (``tensors/mirror.pyx``). Here is the
 rest: how a mirror comes to hold what the shard holds, parts that are made later, and calls that
@@ -59,15 +59,15 @@ def pieces_of(taken: PartSnapshot) -> Iterator[tuple[Any, ...]]:
 
 
 class Mirror(Protocol):
-    """How a shard reaches its mirror."""
+    """The way of a shard to its mirror."""
 
     @property
     def worker(self) -> str:
-        """Where it is."""
+        """Address of the worker."""
 
     @property
     def key(self) -> str:
-        """What the cluster calls it."""
+        """Key of the Actor on the cluster."""
 
     def caller(self) -> Any:
         """A wire of its own, for one part."""
@@ -76,13 +76,13 @@ class Mirror(Protocol):
         """Call one of `CALLABLE` there."""
 
     def is_gone(self) -> bool:
-        """Whether it has died or been closed, so that nobody will ask it."""
+        """True if it has died or been closed, so that nothing will ask it."""
 
 
 class CallerSlots:
-    """Where the last writes of callers are noted: a number for each that is connected.
+    """Notes of callers' last writes: a number for each that is connected.
 
-    spare: seconds for which nobody else has the number of a caller that has gone: its connection
+    spare: seconds for which the number of a departed caller is not reused: its connection
         may have broken, and the shard may die before the caller knows what has become of its write.
     """
 
@@ -92,7 +92,7 @@ class CallerSlots:
         self._lock = threading.Lock()
 
     def take(self) -> int:
-        """A number that nobody has."""
+        """A number that no caller has."""
         with self._lock:
             if self._free and self._free[0][0] + self._spare < time.monotonic():
                 return self._free.popleft()[1]
@@ -111,7 +111,7 @@ class CallerSlots:
 
 
 class Mirrored(Protocol):
-    """What a shard holds, as far as its mirror is concerned."""
+    """The contents of a shard that its mirror follows."""
 
     spec: ServerSpec
     creations: Creations
@@ -163,7 +163,7 @@ class Mirroring:
 
     @property
     def is_on(self) -> bool:
-        """Whether what is written is passed on."""
+        """True if what is written is passed on."""
         return self._mirror is not None
 
     @property

@@ -1,4 +1,4 @@
-"""What one shard of a server of named tensors holds, and what callers may have called there.
+"""The contents of one shard of a server, and the methods for callers.
 
 Reads and writes of elements are native (``_runtime/tensors/part.pyx``). Here is the rest: a user's
 function on a part, what goes into files and comes from them, counts, and a mirror's side of being
@@ -33,7 +33,7 @@ from dps.server.store.store import Store, StoreWord
 Keys = NDArray[np.int64] | None
 Values = NDArray[np.floating] | None
 
-#: What callers may have called; and of that, what a mirror is sent, too.
+#: Methods for callers, and those whose calls go to a mirror too.
 CALLABLE = frozenset(
     {
         "abandoned", "apply", "card", "extend", "follow", "freeze", "frozen_rows", "note", "notes",
@@ -42,7 +42,7 @@ CALLABLE = frozenset(
 )  # fmt: skip
 SENT = frozenset({"count_from", "discard", "fill", "prepare", "put_note", "put_rows"})
 
-#: Of these, what puts initial values to a part that is being created.
+#: Those that write initial values to a part that is being created.
 FILLS = frozenset({"count_from", "fill", "put_rows"})
 
 #: A part: its number; or, while it is being created, the creation's token and its number there.
@@ -54,12 +54,12 @@ _ALL = -1
 
 @dataclass(frozen=True)
 class TensorShardCard:
-    """How a caller finds out whether it can map a shard's parts: by trying."""
+    """A card by which a caller finds out whether it can map a shard's parts: by trying."""
 
     token: bytes  # of the shard, to know it in its own process
     host: str
     memories: tuple[MemoryCard, ...]  # of the parts, in order
-    handler: str | None = None  # where it may connect to; None where nobody serves connections
+    handler: str | None = None  # where it may connect to; None if connections are not served
 
 
 class ImmediateResult(NamedTuple):
@@ -68,16 +68,16 @@ class ImmediateResult(NamedTuple):
     ended: tuple[int, int]
 
     def result(self) -> tuple[int, int]:
-        """How it ended (`Ending`), and writes to the part so far; what is read is in place."""
+        """The ending (`Ending`) and the number of writes to the part; read values are in place."""
         return self.ended
 
 
 class TensorShardState:
-    """What a shard holds; whoever is in its process asks it itself.
+    """The contents of a shard; code in its process calls it directly.
 
     A mirror follows its shard: that sends it each write before the write is answered, see
     `TensorPart`, and all else that changes anything by `follow`. It leads from `promote` on, which
-    somebody asks for who knows that the shard is gone; whatever the shard still sends is refused.
+    a caller asks for that knows that the shard is gone; messages of the shard are then refused.
     A part that is being sent whole counts as torn until it is, and a mirror with a torn part does
     not lead.
 
@@ -209,7 +209,7 @@ class TensorShardState:
             self.mirroring.begin(mirror, fresh)
 
     def resign(self) -> None:
-        """Answer nobody any more: the mirror does."""
+        """Stop answering: the mirror answers."""
         self._closed = True
         for store in self.stores:
             store.words.store(StoreWord.CLOSED, 1)
@@ -266,7 +266,7 @@ class TensorShardState:
         return store
 
     def card(self) -> TensorShardCard:
-        """How callers find it."""
+        """A card by which callers find it."""
         with self._lock:
             cards = tuple(store.card for _, _, store in self._held)
         return TensorShardCard(self.token, host_id(), cards, self.handler)
@@ -296,7 +296,7 @@ class TensorShardState:
         return result
 
     def status(self) -> dict[str, Any]:
-        """What has been done to each part, for how many seconds it has been there, and for whom."""
+        """Counts of each part, its age in seconds, and its callers."""
         parts = self.traffic()
         with self._lock:
             held = self._held[: len(parts)]
@@ -313,7 +313,7 @@ class TensorShardState:
         }
 
     def traffic(self) -> dict[str, dict[str, Any]]:
-        """What has been done to each part, as far as it takes no time to tell."""
+        """Quick counts of each part."""
         with self._lock:
             held = list(self._held)
         return {
@@ -375,17 +375,17 @@ class TensorShardState:
         return PartSnapshot(np.stack(rows), ids, store.version)
 
     def writes(self, at: int) -> int:
-        """How many there have been of a part."""
+        """Number of writes to a part."""
         return self._held[at][2].words.load(StoreWord.WRITES) // 2
 
     def fill(self, at: At, row: int, start: int, values: NDArray[np.floating]) -> None:
-        """Begin with such elements, of parameters (row 0) or state; nobody else is there yet."""
+        """Begin with such elements, of parameters (row 0) or state, before there are callers."""
         _, _, store = self._at(at)
         held = store.state[row - 1] if row else store.params
         held[start : start + len(values)] = values
 
     def put_rows(self, at: At, ids: NDArray[np.int64], values: NDArray[np.floating]) -> None:
-        """Begin with such rows of a table, (1 + state_rows, n, width); nobody else is there yet."""
+        """Begin with such rows of a table, (1 + state_rows, n, width), before there are callers."""
         tensor, number, store = self._at(at)
         with_ages = np.stack([ids, np.zeros_like(ids)])
         try:
@@ -402,7 +402,7 @@ class TensorShardState:
         self._notes[name] = bytes(note)
 
     def note(self, name: str) -> bytes | None:
-        """What is kept by a name."""
+        """The note with a name, or None."""
         return self._notes.get(name)
 
     def notes(self) -> dict[str, bytes]:

@@ -80,13 +80,13 @@ class Watch:
 
     def _missing(self, wait: Wait) -> list[int]:
         words = self._window.words
-        # Who waits is not who is waited for.
+        # Exclude the waiting rank itself.
         ranks = [rank for rank in range(self._window.spec.n_ranks) if rank != self._rank]
         if isinstance(wait.of, Field):
             return [r for r in ranks if words.rank_load(r, wait.of) < wait.value]
         if (
             wait.of == Word.TURN
-        ):  # it is that of whoever has the next ticket; before it says so, of any
+        ):  # it is that of the rank with the next ticket; before it says so, of any
             turn = words.load(Word.TURN) + 1
             return [r for r in ranks if words.rank_load(r, Field.TICKET) == turn] or ranks
         # A window's word is moved on by whichever rank comes last.

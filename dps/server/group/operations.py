@@ -1,10 +1,10 @@
-"""What ranks do in a window besides steps: claim, reduce, report, close, snapshot.
+"""Operations of ranks in a window besides steps: claim, reduce, report, close, snapshot.
 
 Each is a function of a rank's access to a window, which waits where it must. A rank that has mapped
 the window calls it; for one that is far a thread at the shard does.
 
 Protocol of an epoch's end. A rank writes its report, then ENDED, then adds itself to
-REPORTED of the epoch's parity; whoever makes that count full is the closer. The
+REPORTED of the epoch's parity; the rank that completes the count is the closer. The
 closer takes the snapshots, writes the record, then CLOSED. A rank reports epoch e + 2
 only after e is closed, so two sets of reports, of even and of odd epochs, are enough.
 A crash before ENDED leaves the epoch open and the last snapshot in place; a crash of
@@ -111,7 +111,7 @@ def initial(access: Access) -> tuple[NDArray[np.floating], int]:
 
 
 def reported(access: Access) -> NDArray[np.floating]:
-    """What the shard's optimizer reports of its parameters."""
+    """Parameters as the shard's optimizer reports them."""
     store = access.window.store
     assert store.update is not None
     return np.array(store.update.optimizer.result(store.params, store.state))
@@ -154,7 +154,7 @@ def report(access: Access, epoch: int, values: NDArray[np.float64]) -> NDArray[n
 
 
 def bring_up_to_date(access: Access, epoch: int) -> None:
-    """Apply what lazy updates have left behind at the end of an epoch, while nobody pushes.
+    """Apply pending lazy updates at the end of an epoch, while no rank pushes.
 
     Raises NonFiniteError: an update overflowed.
     """
@@ -208,7 +208,7 @@ def note(access: Access, epoch: int, values: Sequence[float]) -> None:
 def publish_interim(access: Access, epoch: int, steps: int) -> None:
     """Publish a snapshot within an epoch, and what all ranks have noted; called by rank 0.
 
-    The snapshots must have been taken, and nobody may have reported the epoch.
+    The snapshots must have been taken, and no rank may have reported the epoch.
     """
     window = access.window
     number = window.words.load(Word.INTERIM) + 1

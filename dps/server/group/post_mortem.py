@@ -1,4 +1,4 @@
-"""What a shard has left in shared memory when its process died: read, and never written.
+"""Shared memory that a shard left when its process died: read, never written.
 
 Its last epoch was closed when all of its snapshots had been taken, and a snapshot that was being
 written lies in another place than those before it. So what the window says is closed can be read.
@@ -32,7 +32,7 @@ class DeadShard:
         return cls(window)
 
     def snapshot(self, epochs: int, first: int = 0, steps: int = 0) -> Snapshot:
-        """What was kept then, see `Snapshots.kept`."""
+        """The snapshot of that time, see `Snapshots.kept`."""
         return self._window.store.snapshots.kept(epochs, first, steps)
 
     def status(self, since: int) -> ShardStatus:
@@ -40,4 +40,4 @@ class DeadShard:
         return status_of(self._window, since)
 
     def stop(self) -> None:
-        """There is nobody to be stopped but ranks, which have seen it."""
+        """Do nothing: only ranks could be stopped, and they have seen it."""

@@ -25,7 +25,7 @@ Check = Callable[[], None]
 
 
 class Endpoint(Protocol):
-    """Where a shard's short methods are called."""
+    """The short methods of a shard."""
 
     def call(
         self, method: str, *args: Any, timeout: float, check: Callable[[], None] | None = None
@@ -53,7 +53,7 @@ class Stores:
     shards: tuple[Endpoint, ...]
     placement: Placement
     timeout: float  # seconds within which a shard must answer
-    # What the first of the elements are, if their rows are made when they are touched.
+    # The table of the first elements, if their rows are made when they are touched.
     table: TableSpec | None = None
     silence: float = 2.0  # seconds without any answer after which a shard's host is gone
 
@@ -81,7 +81,7 @@ class Stores:
         return whole
 
     def rest(self, check: Check | None = None) -> None:
-        """Have snapshots alone, once nobody works any more; memory that others map stays."""
+        """Keep only snapshots, once no rank works any more; memory that others map stays."""
         for shard in self.shards:
             shard.call("rest", timeout=self.timeout, check=check)
 
@@ -108,7 +108,7 @@ class Stores:
         self.shards[shard].call("write", asked, copied, timeout=self.timeout, check=check)
 
     def written(self, shard: int, check: Check | None) -> ExportResult | None:
-        """What has come of it; None while it is under way."""
+        """The result; None while the export runs."""
         return self.shards[shard].call("written", timeout=self.timeout, check=check)
 
     def open(self, hosts: Sequence[Endpoint] = (), check: Check | None = None) -> Session:
@@ -165,7 +165,7 @@ class Session:
     hosts: tuple[WindowHandle, ...] = ()  # windows in which ranks of a host sum before they send
 
     def status(self, since: int, check: Check | None = None) -> ShardStatus:
-        """How far the group is, from the shard that keeps the epochs (the first).
+        """Progress of the group, from the shard that keeps the epochs (the first).
 
         since: first epoch whose record is wanted.
         """
@@ -174,7 +174,7 @@ class Session:
         )
 
     def waits(self, check: Check | None = None) -> list[int]:
-        """How often each rank has looked around while it waited, at any shard."""
+        """Numbers of each rank's looks around while it waited, at any shard."""
         at, timeout = PROGRESS.index("WAITS"), self.server.timeout
         ends = [shard.endpoint for shard in self.shards]
         found = [
@@ -184,7 +184,7 @@ class Session:
         return [sum(each) for each in zip(*found, strict=True)]
 
     def counts(self, check: Check | None = None) -> NDArray[np.int64]:
-        """What every rank has counted so far (``_runtime/shared/activity.pyx``); (n_ranks, WIDTH).
+        """Counts of every rank so far (``_runtime/shared/activity.pyx``); (n_ranks, WIDTH).
 
         Who is far tells it a few times a second.
         """

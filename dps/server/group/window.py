@@ -114,7 +114,7 @@ class Field(IntEnum):
     LATE_ROWS = words.R_LATE_ROWS
 
 
-#: What changes while a rank gets on, or looks around while it waits. Only a silent rank is stuck.
+#: Words that change while a rank works, or looks around as it waits. Only a silent rank is stuck.
 _PROGRESS = (
     Field.ARRIVED, Field.DONE, Field.REDUCED, Field.ENDED, Field.BEAT, Field.RING, Field.WAITS,
 )  # fmt: skip
@@ -123,7 +123,7 @@ PROGRESS = tuple(field.name for field in _PROGRESS)
 
 
 class Wait(NamedTuple):
-    """What somebody waits for: `of` of every rank, or of the window, is at least `value`."""
+    """A condition to wait for: `of` of every rank, or of the window, is at least `value`."""
 
     of: Field | Word
     value: int
@@ -131,7 +131,7 @@ class Wait(NamedTuple):
 
 @dataclass(frozen=True)
 class WindowSpec:
-    """What a window is made for; both sides compute the same layout from it."""
+    """The specification of a window; both sides compute the same layout from it."""
 
     fit: str  # id of the fit, hexadecimal
     n_ranks: int
@@ -164,7 +164,7 @@ class WindowSpec:
 
     @property
     def shard(self) -> int:
-        """Which shard it is."""
+        """Number of the shard."""
         return self.store.shard
 
     @property
@@ -174,7 +174,7 @@ class WindowSpec:
 
     @property
     def dtype(self) -> str:
-        """Of vectors."""
+        """Dtype of vectors."""
         return self.store.dtype
 
     def shapes(self) -> Shapes:
@@ -287,7 +287,7 @@ class Window(Regions):
         window.words.store(Word.OPEN, 1)
         for rank in range(spec.n_ranks):
             window.words.rank_store(rank, Field.FREE, 1)
-            if rank not in spec.active:  # nobody waits for it
+            if rank not in spec.active:  # no rank waits for it
                 window.words.rank_store(rank, Field.ARRIVED, _NEVER_AWAITED)
                 window.words.rank_store(rank, Field.DONE, _NEVER_AWAITED)
             if rank != spec.left:
@@ -302,7 +302,7 @@ class Window(Regions):
         return min(n, place * width), min(n, (place + 1) * width)
 
     def place(self, rank: int) -> int:
-        """Which of the slices a rank has."""
+        """Number of a rank's slice."""
         active = self.spec.active
         return active.index(rank) if rank in active else -1
 
@@ -339,7 +339,7 @@ class Window(Regions):
         return there
 
     def is_claimed(self, rank: int) -> bool:
-        """Whether a rank is there: its task has begun, and has come so far."""
+        """True if a rank is there: its task has begun, and has come so far."""
         return self.words.rank_load(rank, Field.CLAIM) != 0
 
     def progress(self, rank: int) -> tuple[int, ...]:
@@ -356,7 +356,7 @@ class Window(Regions):
         return self.words.load(Word.STOP)
 
     def ready(self, wait: Wait) -> bool:
-        """Whether a wait would end at once."""
+        """True if a wait would end at once."""
         if isinstance(wait.of, Field):
             return self.words.ready(wait.of, wait.value)
         return self.words.word_ready(wait.of, wait.value)
@@ -368,6 +368,6 @@ class Window(Regions):
         return self.words.word_wait(wait.of, wait.value, seconds)
 
     def close(self) -> None:
-        """Stop whoever still uses the window and give its file back."""
+        """Stop all users of the window and give its file back."""
         self.stop(ABORTED)
         super().close()

@@ -29,7 +29,7 @@ _IDENTITY = 64  # bytes: token (16), digest (32)
 
 
 class Spec(Protocol):
-    """What arrays are made for; both sides compute the same layout from it."""
+    """The specification of arrays; both sides compute the same layout from it."""
 
     def shapes(self) -> Shapes:
         """The arrays."""
@@ -41,7 +41,7 @@ class Spec(Protocol):
 
 @dataclass(frozen=True)
 class MemoryCard:
-    """How to find a piece of memory: in this process by its token, else by the path of its file."""
+    """A card for a piece of memory: in this process its token, else the path of its file."""
 
     token: bytes
     path: str | None
@@ -119,7 +119,7 @@ class Regions:
 
     @property
     def card(self) -> MemoryCard:
-        """How others find it."""
+        """A card by which other processes find it."""
         return MemoryCard(self.token, str(self.file.path) if self.file else None)
 
     def release(self, array: NDArray[Any]) -> None:

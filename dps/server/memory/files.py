@@ -4,7 +4,7 @@ Knows bytes and owners only, nothing of what a window holds.
 
 Protocol. A file's name carries the fit and a random token. Its owner creates it,
 takes ``flock`` on it and allocates its bytes before anyone hears of it, but for those that
-whoever writes there is to :meth:`~LockedFile.commit`; it
+its writer must :meth:`~LockedFile.commit`; it
 holds the lock for as long as it lives. A file whose lock is free therefore has no
 owner. It may hold what the fit goes on from, so it stays for a while: who sweeps
 (:func:`sweep`) marks it, which sets the time of its last change, and unlinks what was
@@ -13,7 +13,7 @@ lock a file in the instant between its creation and its owner's lock, so an owne
 finds it marked at the most, and takes the mark off again.
 
 A forked child inherits the lock, which would outlive the owner, so it gives its copy up at once.
-What a crash leaves: of the owner at any point, a file with a free lock; of somebody
+What a crash leaves: of the owner at any point, a file with a free lock; of a process
 who mapped it, nothing. Mappings outlive the name, so unlinking never breaks a reader.
 """
 
@@ -42,7 +42,7 @@ _OWNED, _MARKED = 0o600, 0o700
 
 
 def folder() -> Path:
-    """Where files of shared memory lie on this host."""
+    """The folder for files of shared memory on this host."""
     memory = Path("/dev/shm")
     if not PORTABLE and os.access(memory, os.W_OK | os.X_OK):
         return memory
@@ -108,7 +108,7 @@ class LockedFile:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Find a file that somebody else owns.
+        """Find a file of another owner.
 
         Raises OSError: it is not there, or may not be read: another host, container or user.
         """
@@ -120,7 +120,7 @@ class LockedFile:
             raise
 
     def owner_is_gone(self) -> bool:
-        """Whether the owner has died: its lock is free."""
+        """True if the owner has died: its lock is free."""
         if self._owner:  # its own lock would be granted again, and then given up
             return False
         try:
@@ -144,7 +144,7 @@ class LockedFile:
             os.close(fd)
 
     def disown(self) -> None:
-        """Leave the file to whoever owns it; memory stays mapped."""
+        """Leave the file to its owner; memory stays mapped."""
         if self._release.detach() is not None:
             os.close(self._fd)
 
@@ -202,7 +202,7 @@ def sweep(grace: float = _GRACE, fit: str | None = None) -> list[Path]:
 
 
 def remove_files_of(fit: str) -> None:
-    """Unlink what is left of an ended fit on this host, whoever owns it."""
+    """Unlink the files of an ended fit on this host, of any owner."""
     for path in folder().glob(f"{_PREFIX}{fit}-*"):
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)

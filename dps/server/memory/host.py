@@ -1,4 +1,4 @@
-"""Which host this is, so that a file found on a network drive is not taken for shared memory."""
+"""The identity of this host, so that a file on a network drive does not pass for shared memory."""
 
 from __future__ import annotations
 

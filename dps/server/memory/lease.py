@@ -6,8 +6,8 @@ thread at the shard that serves it says LOST when its connection ends.
 
 Protocol. The rank makes the file and locks it, then writes LEASE. When it goes in good order it
 writes LEFT, and only then unlinks the file. So a number whose file is not there, or is not locked,
-is that of a process that has died; whoever finds it unlinks the file. A crash before LEASE is
-written leaves a file with a free lock, which is swept as windows are, and a rank that nobody can
+is that of a process that has died; its finder unlinks the file. A crash before LEASE is
+written leaves a file with a free lock, which is swept as windows are, and a rank that no other can
 tell from one that is slow: the deadline ends that wait.
 """
 
@@ -48,7 +48,7 @@ class Lease:
 
 
 def loss_of(window: Window, rank: int) -> str | None:
-    """What has become of a rank that is lost, as far as can be seen; None: it is not.
+    """The fate of a lost rank, as far as it can be seen; None if it is not lost.
 
     No file stays open: with all that look at all others there would be thousands.
     """

@@ -1,1 +1,1 @@
-"""What a shard holds: parameters, snapshots, table rows."""
+"""The contents of a shard: parameters, snapshots, table rows."""

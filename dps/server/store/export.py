@@ -25,7 +25,7 @@ _JOIN_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class ExportResult:
-    """What has come of it."""
+    """The result of an export."""
 
     results: tuple[Any, ...] = ()  # what was returned for each snapshot
     error: OSError | None = None  # why it has failed
@@ -55,7 +55,7 @@ class Exporter:
 
     @property
     def written(self) -> ExportResult | None:
-        """What has come of it; None while it is under way."""
+        """The result; None while the export runs."""
         return self._written
 
     def _run(self) -> None:

@@ -31,7 +31,7 @@ from dps._runtime.shared import words
 from dps._runtime.shared.words import Header
 
 _WORDS = (words.S_SNAPSHOT_0, words.S_SNAPSHOT_1, words.S_SNAPSHOT_2, words.S_SNAPSHOT_3)
-#: Of a word that says when a snapshot was taken, the bits for steps.
+#: Bits for steps in the word that says when a snapshot was taken.
 _STEPS = 32
 #: Bytes of a table's rows that are gone through, or sent, at a time.
 _PIECE_BYTES = 16 << 20
@@ -173,7 +173,7 @@ class Snapshots:
         return kept
 
     def _place(self, epochs: int, steps: int) -> int:
-        """Where the snapshot is that was taken then."""
+        """The place of the snapshot of that time."""
         for place in range(len(self.values)):
             if self._header.load(_WORDS[place]) == _word(epochs, steps):
                 return place
@@ -210,7 +210,7 @@ class Snapshots:
 
     @property
     def spilled(self) -> bool:
-        """Whether they lie in a file."""
+        """True if they lie in a file."""
         return self._spill is not None
 
     def _part(self, place: int, first: int) -> Snapshot:
@@ -244,7 +244,7 @@ class Snapshots:
 
     @property
     def _behind(self) -> int:
-        """Where what is behind the table begins."""
+        """Start of the values behind the table."""
         return self._ids.shape[2] * self._width
 
     @property
@@ -258,7 +258,7 @@ class Snapshots:
             yield first, min(first + self._each, n_rows)
 
     def _behind_pieces(self) -> Iterator[tuple[int, int]]:
-        """What is behind the table: at once, or in pieces whose pages are given back."""
+        """The values behind the table: at once, or in pieces whose pages are given back."""
         first, last = self._behind, self.values[0].shape[1]
         each = last if self._spill is None else _PIECE_BYTES // self.values[0][:, :1].nbytes
         for start in range(first, last, max(each, 1)):
@@ -270,7 +270,7 @@ class Snapshots:
 
 
 def _word(epochs: int, steps: int = 0) -> int:
-    """What the word of a place says of a snapshot; the later, the larger."""
+    """The word of a place for a snapshot; larger for later ones."""
     return (epochs + 1 << _STEPS) + steps
 
 

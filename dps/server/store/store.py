@@ -61,14 +61,14 @@ class Arena:
 
 @dataclass(frozen=True)
 class StoreSpec:
-    """What a store is made for."""
+    """The specification of a store."""
 
     name: str  # of whom it belongs to: the id of a fit
     shard: int
     size: int  # elements of the flat vector on this shard
     dtype: str  # ``"float32"`` or ``"float64"``
     state_rows: int = 0  # rows of optimizer state
-    # Whether parameters and state are here; otherwise only snapshots of what replicas hold.
+    # True if parameters and state are here; else only snapshots of the replicas' copies.
     holds_parameters: bool = True
     digest: str = ""  # digest of the model's layout
     # Elements that go by one key, where gradients are sparse, so that updates are lazy; else 0.
@@ -118,7 +118,7 @@ class StoreSpec:
 
 
 class Store(Regions):
-    """What one shard holds.
+    """The contents of one shard.
 
     words: the words named in this module's docstring.
     params: (n,) array.
@@ -272,7 +272,7 @@ class Store(Regions):
             held[at] = values
 
     def rest(self) -> None:
-        """Give back the memory of parameters and state, which nobody needs but for snapshots."""
+        """Give back the memory of parameters and state, which only snapshots need."""
         for array in (self.params, self.state):
             self.release(array)
 
@@ -282,7 +282,7 @@ class Store(Regions):
         return self.words.load(StoreWord.VERSION)
 
     def has_room_within(self) -> bool:
-        """Whether there is memory for a snapshot within an epoch, which is taken now."""
+        """True if there is memory for a snapshot within an epoch, which is taken now."""
         if not self._has_room and self.file is not None:
             regions, _ = laid_out(self.spec.shapes())
             try:

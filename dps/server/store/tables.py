@@ -1,4 +1,4 @@
-"""Which shard has an id of a table, and its part of the rows.
+"""The shard of each id of a table, and the rows of a shard.
 
 It must not know models, ranks or modes.
 """

@@ -57,12 +57,12 @@ class SnapshotFiles:
 
 @dataclass(frozen=True)
 class _Saved:
-    """What a manifest says."""
+    """The contents of a manifest."""
 
     subject: dict[str, Any]  # what the fit is about, which its own layer looks at
     history: NDArray[np.float64]  # (epochs, columns)
     table: TableSpec | None
-    # What there was after the last epoch, and after the best if that was an earlier one.
+    # The state after the last epoch, and after the best if that was an earlier one.
     last: SnapshotFiles
     best: SnapshotFiles | None
     within: EpochProgress | None  # of a snapshot within the next epoch
@@ -121,7 +121,7 @@ _KINDS = (
 
 
 def part_names(what: str, shard: int) -> str:
-    """What the names of a shard's files begin with."""
+    """The prefix of the names of a shard's files."""
     return f"part-{what}-{shard:04d}"
 
 
@@ -186,7 +186,7 @@ def history_of(rows: Any) -> tuple[EpochRecord, ...]:
 
 
 def _saved(place: CheckpointDir) -> _Saved:
-    """What a manifest says.
+    """The contents of a manifest.
 
     Raises OSError, ValueError: it cannot be read, or is damaged.
     """
@@ -287,7 +287,7 @@ def _read(place: CheckpointDir) -> LoadedCheckpoint:
 
 
 def _kept(place: CheckpointDir, stored: SnapshotFiles, table: TableSpec | None) -> Snapshot:
-    """A snapshot, whoever had its elements."""
+    """A snapshot, from the files of any shards."""
     pieces = []
     for parts in stored.parts:
         pieces.append([_piece(place, part, stored.version) for part in parts])

@@ -85,7 +85,7 @@ class PathLock:
         self._write_first()
 
     def is_held(self) -> bool:
-        """Whether no other fit has taken it over."""
+        """True if no other fit has taken it over."""
         return _parsed(self._read()).get("token") == self._owner["token"]
 
     def close(self) -> None:
@@ -94,7 +94,7 @@ class PathLock:
         self._thread.join(grace())
 
     def _dead_owner(self) -> bytes | None:
-        """What the lock of a dead owner says; None where there is none."""
+        """The lock of a dead owner; None if there is none."""
         if (raw := self._read()) is None:
             return None
         lives = _lives(_parsed(raw))
@@ -177,7 +177,7 @@ class PathLock:
 
 
 def _lives(owner: dict[str, Any]) -> bool | None:
-    """Whether the owner's process lives; None if that cannot be seen from here."""
+    """True if the owner's process lives; None if that cannot be seen from here."""
     pid, started = owner.get("process"), owner.get("started")
     if owner.get("host") != _host() or type(pid) is not int or type(started) is not float:
         return None

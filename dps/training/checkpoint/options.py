@@ -1,4 +1,4 @@
-"""What users ask for: where the checkpoints of a fit go, how often, and how many are kept."""
+"""Options of checkpoints: where they go, how often, and how many are kept."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where the checkpoints of a fit go, how often one is taken, and how many are kept.
+    """Options of checkpoints: where they go, how often one is taken, and how many are kept.
 
     Each is a directory in `path`: files that shards write beside training, each its own, and a
     manifest with their digests, which comes last. ``fit(..., resume=True)`` goes on from the newest
@@ -92,7 +92,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class CheckpointRun:
-    """What the trainer is told of the checkpoints of one fit."""
+    """The checkpoints of one fit, for its trainer."""
 
     where: Checkpoint
     lock: PathLock  # held on the path; it knows the runs whose checkpoints may be removed

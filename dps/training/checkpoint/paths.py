@@ -22,7 +22,7 @@ from dps.files.directories import MANIFEST, file_system, read_manifest
 #: The kind of a checkpoint's manifest.
 CHECKPOINT = "checkpoint"
 
-#: Of snapshots: after the last epoch, after the best one, and within the epoch that follows.
+#: Kinds of snapshots: after the last epoch, after the best one, and within the epoch that follows.
 LAST, BEST, WITHIN = "last", "best", "within"
 _NAME = re.compile(r"(\d{6,})-([0-9a-f]{8,})")
 _ARRAYS = rf"arrays-[0-9a-f]{{16}}\.safetensors|part-(?:{LAST}|{BEST}|{WITHIN})-[\d-]+\.safetensors"
@@ -49,7 +49,7 @@ class CheckpointDir:
         return CheckpointDir(self.path, self.number + 1, self.run)
 
     def is_written(self) -> bool:
-        """Whether it has been written to its end; it may be damaged since."""
+        """True if it has been written to its end; it may be damaged since."""
         names = {name for name, _ in _entries(self.directory)}
         if MANIFEST not in names or not any(map(_HAS_ARRAYS.fullmatch, names)):
             return False

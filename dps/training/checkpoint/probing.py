@@ -1,4 +1,4 @@
-"""Whether all who are to write at a path can, and see there what the others write.
+"""A test that all writers can write at a path, and see each other's files.
 
 Asked before training begins: a path that only this process has is found out then, and not when the
 checkpoint is needed.
@@ -64,7 +64,7 @@ def probe(path: str, stores: Stores, timeout: float, check: Check | None) -> Non
 
 
 def _answer(path: str, question: str, name: str, token: str, pieces: Iterable[Snapshot]) -> None:
-    """What a shard does."""
+    """The answer of a shard."""
     if _read(path, question) != token.encode():
         raise OSError(
             "what the client writes there is not seen on the shard's worker: give a path that all "

@@ -103,7 +103,7 @@ class Checkpoints:
         self._since = time.monotonic()
         self._last = len(job.done), 0  # epochs and steps behind the last one
         self._pending: _Pending | None = None
-        #: Whether epochs are so short that a snapshot would be written over while it is written.
+        #: True if epochs are so short that a snapshot is overwritten while it is written to a file.
         self._copied = False
         self._warned = False
         self._threads: list[threading.Thread] = []

@@ -1,7 +1,7 @@
 """The record of an epoch: how replicas report it, how a window stores it, what users see.
 
 A window knows records as rows of doubles; the meaning of each double is here. pandas and
-matplotlib are imported by whoever asks for a frame or a plot, and by nobody else.
+matplotlib are imported only for a frame or a plot.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class EpochReport:
-    """What one rank says of an epoch."""
+    """The report of one rank on an epoch."""
 
     loss_sum: float  # weighted sum of training losses, each taken when its batch was seen
     rows: int  # training rows seen
@@ -29,7 +29,7 @@ class EpochReport:
     steps: int  # steps taken with rows
     full_batch: int = 0  # 1: a pass over all rows at one point, which judges its progress itself
     converged: int = 0  # 1: there is nothing left to gain
-    # Steps that it was ahead of the slowest rank, at most; NaN where nobody counts them.
+    # The largest number of steps ahead of the slowest rank; NaN if no rank counts them.
     clock_distance: float = math.nan
     # Rows that it has not seen, since others had taken the steps that these are of.
     skipped: int = 0
@@ -56,7 +56,7 @@ class EpochRecord:
     seconds: float  # wall time of the slowest replica
     staleness_mean: float  # updates applied between a replica's pull and its push
     staleness_max: float
-    # Steps that a replica was ahead of the slowest one when it began a step; NaN where nobody
+    # Steps that a replica was ahead of the slowest one when it began a step; NaN if no replica
     # counts them.
     clock_distance_max: float
     rows_dropped: int  # training rows of the epoch that did not count, because others were faster
@@ -70,7 +70,7 @@ class EpochRecord:
     bad_epochs: int  # epochs in a row without an improvement
     last: bool  # whether the fit ended here
     converged: bool  # whether it did because nothing is gained any more
-    # Whether it was a pass over all rows at one point, which all replicas wait for.
+    # True for a pass over all rows at one point, which all replicas wait for.
     full_batch: bool
     plateau: int  # the epoch after which steps gain so little that such passes follow; 0: not yet
     # Those of each replica that counted, in rank order; they sum to `rows`.
@@ -93,7 +93,7 @@ class EpochRecord:
 
     @classmethod
     def unknown(cls, epoch: int, n_replicas: int) -> EpochRecord:
-        """Of an epoch that was closed, and of which nothing else is known any more."""
+        """The record of a closed epoch of which nothing else is known any more."""
         values: dict[str, Any] = {
             name: math.nan if kind is float else kind() for name, kind in _KINDS.items()
         }
@@ -108,7 +108,7 @@ class EpochRecord:
         return math.inf if self.rows else math.nan
 
     def line(self) -> str:
-        """What a log says of the epoch.
+        """The line of a log on the epoch.
 
         Examples
         --------
@@ -130,13 +130,13 @@ class EpochRecord:
         )
 
     def as_dict(self, kept: int) -> dict[str, Any]:
-        """What users see in ``history_`` of a fit that kept the parameters of such an epoch."""
+        """The dict in ``history_`` for a fit that kept the parameters of such an epoch."""
         shown = {name: value for name, value in vars(self).items() if name not in _INTERNAL}
         shown = {n: value for n, value in shown.items() if n not in ASKED or not math.isnan(value)}
         return shown | {"kept": self.epoch == kept, "rows_per_second": self.rows_per_second}
 
 
-#: What the numbers of a record are, and which of them users do not see.
+#: The numbers of a record, and those that users do not see.
 _KINDS: dict[str, type] = {
     name: {"int": int, "float": float, "bool": bool}[kind]
     for name, kind in EpochRecord.__annotations__.items()
@@ -149,7 +149,7 @@ SHOWN: dict[str, type] = {
     "kept": bool,
     "rows_per_second": float,
 }
-#: Those that are left out where they are NaN: nobody has asked for them.
+#: Fields that are left out if they are NaN, because the fit has no use for them.
 ASKED = "validation_score", "clock_distance_max"
 
 

@@ -41,9 +41,9 @@ class StoppingRule:
     tol: float | None
     n_iter_no_change: int  # epochs in a row without one that end the fit
     validate: bool  # whether the validation loss is monitored rather than the training loss
-    # Whether steps only reach a plateau, and passes over all rows end the fit.
+    # True if steps only reach a plateau, and passes over all rows end the fit.
     finishes: bool = False
-    # Of the rows for validation; where these are monitored it is instead of their loss.
+    # The score of validation rows, monitored instead of their loss.
     score: Score | None = None
     unit: float = 1.0  # losses are as many times those that ranks report
 

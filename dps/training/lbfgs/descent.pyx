@@ -37,7 +37,7 @@ cdef double ROUGHLY = 1000       # times the tolerance, at first: a wide roundin
 cdef enum:
     BAD_START = 100
 
-# How a `DescentStep` ended.
+# Endings of a `DescentStep`.
 ENDINGS = {**STEP_ENDINGS, BAD_START: "start"}
 
 

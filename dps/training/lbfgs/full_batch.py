@@ -45,7 +45,7 @@ _SHARES, _ROWS_A_PARAMETER = (256, 16), 256
 
 @dataclass(frozen=True)
 class FullBatch:
-    """How to train on all rows at once."""
+    """The options of training on all rows at once."""
 
     l2: float  # factors of ``|w|_2^2 / 2`` and ``|w|_1`` over the penalised parameters
     l1: float
@@ -228,7 +228,7 @@ def _coordinates(model: Model, channel: Channel, rows: Pieces, how: FullBatch) -
 
     mean, square = moments(None)
     variance = square - mean**2
-    # Where little is left of the difference, much of that is rounding.
+    # If the difference is small, much of it is rounding.
     if (variance < 100 * np.finfo(model.dtype).eps * square).any():
         variance = moments(mean)[1]
     return featured.standardised(mean, variance, how.l2, how.width)

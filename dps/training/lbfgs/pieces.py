@@ -64,11 +64,11 @@ class Pieces:
         self.row_elements = max(1.0, row_elements)
         cached = _CACHED / (self.row_elements * model.dtype.itemsize)
         gradient = gradient_of(model, int(min(_MOST, max(_FEWEST, cached))))
-        # It beats: a pass may take longer than the others wait for somebody who gives no sign.
+        # It beats: a pass may take longer than the others wait for a rank that gives no sign.
         self._sum = GradientSum(gradient, _SUMMED, channel.beat, _BEAT_EVERY)
 
     def can_be_thinned(self, share: int) -> bool:
-        """Whether one row of each `share` fits in memory, where they do not lie there already."""
+        """True if one row of each `share` fits in memory, where they do not lie there already."""
         stored = self.count / share * self.row_elements
         return not self._streamed or stored * (self._model.dtype.itemsize + 4) <= _KEPT
 

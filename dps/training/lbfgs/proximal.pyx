@@ -162,7 +162,7 @@ cdef class ProximalStep:
                 dps_add_scaled(&self.along[0], turned + c * (width + 1), after - before, width)
 
     cdef double _slope(self, Py_ssize_t c, double gradient, double step) noexcept nogil:
-        """Of the quadratic model, along a free coordinate."""
+        """Slope of the quadratic model along a free coordinate."""
         cdef const double* wide = <double*> self.wide.at
         cdef double taken = dps_dot(wide + c * self.width, &self.along[0], self.width)
         return gradient + self.curvature * step - taken
@@ -282,11 +282,11 @@ cdef class ProximalStep:
         return True
 
     cdef Py_ssize_t row(self, Py_ssize_t age) noexcept nogil:
-        """Where the pair is that so many newer ones follow."""
+        """Place of the pair with a number of newer ones."""
         return (self.pairs.following - 1 - age + self.pairs.rows) % self.pairs.rows
 
     cdef double length(self, Py_ssize_t row) noexcept nogil:
-        """What makes the curvature of a pair one."""
+        """Factor that scales the curvature of a pair to one."""
         return 1 / sqrt(self.pairs.curvatures[row])
 
     cdef bint _gather(self) except -1 nogil:

@@ -1,4 +1,4 @@
-"""L-BFGS for a convex function whose evaluations are somebody else's work, and an L1 norm.
+"""L-BFGS for a convex function that its caller evaluates, and an L1 norm.
 
 It is given a value and a gradient and says where it wants the next ones. It must not know of what
 function, nor of data or ranks. All in double; every point has the same bits on every processor.
@@ -71,7 +71,7 @@ cdef class LBFGS:
 
     @property
     def point(self):
-        """Where the function is to be evaluated next, (n,); a copy."""
+        """The next point to evaluate, (n,); a copy."""
         return self._vectors[0].copy()
 
     @property
@@ -161,7 +161,7 @@ cdef class LBFGS:
         """
         cdef double promise, least
         self.step, self.trials = 1, 0
-        # What the quadratic model promises to gain, or steepest descent if that is more. Both
+        # The gain that the quadratic model promises, or steepest descent if that is more. Both
         # know little of directions in which nothing has moved yet, so they are trusted only
         # after a step that has gained little.
         if self.proximal is None:

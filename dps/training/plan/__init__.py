@@ -1,1 +1,1 @@
-"""How rows are shared out: replicas, batches, held-out rows."""
+"""The assignment of rows: replicas, batches, held-out rows."""

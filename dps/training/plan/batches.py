@@ -34,7 +34,7 @@ def batch_rows(batch_size: int | str, rows: int) -> int:
 
 
 def touches_little(summary: DataSummary, size: int, batch_size: int, key_width: int = 1) -> bool:
-    """Whether a batch touches so few of a model's parameters that keys of them pay.
+    """True if a batch touches so few of a model's parameters that keys of them pay.
 
     The model has equally many parameters for each column.
     """

@@ -1,4 +1,4 @@
-"""Which rows are kept for validation, and whether they and those to train on count.
+"""The rows kept for validation, and checks that these and the training rows have weight.
 
 A row is kept by chance, and of a label that few rows have a share of these: rows of one label are
 spread over partitions, each of which alone would keep none, or all.
@@ -42,7 +42,7 @@ def hold_out(job: Job, summary: DataSummary, cluster: Cluster) -> HeldOut:
 def _of_few(
     job: Job, summary: DataSummary, cluster: Cluster
 ) -> dict[int, tuple[NDArray[np.int64], NDArray[np.bool_]]]:
-    """Of each partition rows of labels that few have, and whether each is kept."""
+    """Rows of rare labels in each partition, and whether each is kept."""
     order = np.argsort(summary.labels.rows, kind="stable")
     rows = summary.labels.rows[order]
     few = np.sort(summary.labels.classes[order[(rows <= _FEW_ROWS) & (np.cumsum(rows) <= _LISTED)]])
@@ -64,7 +64,7 @@ def _of_few(
 def rows_of_labels(
     X: Any, y: Any, weight: Any, *, labels: np.ndarray
 ) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
-    """Which rows of a partition have some sorted labels: the label's number, and the row's."""
+    """Rows of a partition with some sorted labels: the label's number, and the row's."""
     found = as_targets(y).ravel()
     rows = np.flatnonzero(np.isin(found, labels))
     return np.searchsorted(labels, found[rows]), rows

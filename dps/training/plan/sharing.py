@@ -1,4 +1,4 @@
-"""Which worker gets how many replicas and which rows, from where the rows lie.
+"""The assignment of replicas and rows to workers, from where the rows lie.
 
 Rows are copied to another worker where that makes replicas finish together, and as few of
 them as possible. It knows numbers of rows and names of workers, and nothing of either.
@@ -59,7 +59,7 @@ def worth_moving(
     threads: Mapping[str, int],
     elements: int,
 ) -> bool:
-    """Whether `n_replicas` equal shares end a fit sooner than the shares that lie there.
+    """True if `n_replicas` equal shares end a fit sooner than the shares that lie there.
 
     counts: replicas of each worker, if nothing moves.
     n_replicas: replicas of all, if rows move.

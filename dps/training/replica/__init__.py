@@ -1,1 +1,1 @@
-"""What runs in a replica: blocks of rows, steps, validation, and its channel to the group."""
+"""The parts that run in a replica: blocks of rows, steps, validation, and its channel."""

@@ -1,4 +1,4 @@
-"""What a replica did in a whole fit: where its time went, and how stale its pushes were.
+"""The activity of a replica in a fit: its time by phase, and the staleness of its pushes.
 
 A plain record for reports; how it is counted is in ``_runtime/shared/activity.pyx``.
 """

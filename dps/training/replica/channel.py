@@ -31,7 +31,7 @@ Decide = Callable[
     [NDArray[np.float64] | None, NDArray[np.float64]], tuple[Sequence[float], bool, int | None]
 ]
 
-#: How a step ended.
+#: Endings of a step.
 Ending = Literal["ran", "gradient", "update", "stopped"]
 #: A vector, which is valid until the next mean or broadcast, and the notes that go along.
 Made = tuple[NDArray[np.floating], NDArray[np.float64]]
@@ -47,7 +47,7 @@ class HostPlace:
 
 @dataclass(frozen=True)
 class ChannelSpec:
-    """What a channel needs to know besides its links."""
+    """The options of a channel besides its links."""
 
     rank: int
     n_ranks: int
@@ -57,9 +57,9 @@ class ChannelSpec:
     schedule: Schedule  # learning rate as a function of epochs done
     update: Update  # how a gradient is applied to the whole vector, for replicas that hold it
     timed: bool = True  # whether the rank keeps account of its time
-    # Where it sums with other ranks of its host before one of them sends.
+    # The window where ranks of its host sum before one of them sends.
     host: HostPlace | None = None
-    # Which of those it is that take part in steps; -1: another of its host does for it.
+    # Its number among the ranks that take part in steps; -1: another of its host does for it.
     place: int = 0
     epoch_steps: int = 0  # steps of an epoch of the rank that has most
     epochs_done: int = 0  # epochs of the fit before the group's first, which it counts from 0
@@ -96,7 +96,7 @@ class Channel:
         held: NDArray[np.floating] | None = None
         if mode.shards_hold_parameters:
             version = int(self._first.call(operations.begun_at))
-            # Where ranks wait for each other, nobody writes what one shard holds in a rank's back.
+            # If ranks wait for each other, no other rank writes to a shard behind a rank's back.
             shared = window is not None and mode.waits_for_all and spec.update.rates is None
             self.params = (
                 window.store.params if window and shared else np.zeros(spec.size, spec.dtype)
@@ -127,7 +127,7 @@ class Channel:
         self._reductions = 0
         self._aligned = False
         self._together = mode.together
-        # Whether updates may be left behind that are applied at an epoch's end.
+        # True if lazy updates may remain until an epoch's end.
         self._lags = spec.update.rates is not None or mode.gathers
 
     @property
@@ -204,7 +204,7 @@ class Channel:
         return self.step
 
     def finish_steps(self) -> None:
-        """Say that no steps of this rank follow in this epoch, so that nobody waits for them."""
+        """Announce that this rank takes no more steps in this epoch; others stop waiting for it."""
         clock = self.step.finish_steps()
         if clock:
             for link in self._links:
@@ -233,7 +233,7 @@ class Channel:
         return self.step.staleness()
 
     def clock_distance(self) -> float:
-        """How many steps ahead of the slowest rank a step has begun since the last call, at most.
+        """Steps by which a step began ahead of the slowest rank since the last call, at most.
 
         NaN where ranks do not count their steps.
         """
@@ -244,7 +244,7 @@ class Channel:
         return self.step.dropped_rows()
 
     def digest(self) -> int:
-        """Of the rank's own copy of parameters and state; 0 where it holds none."""
+        """Digest of the rank's own copy of parameters and state; 0 if it holds none."""
         return 0 if self._held is None else zlib.crc32(self._held.data)
 
     def flush(self, epoch: int) -> None:
@@ -253,7 +253,7 @@ class Channel:
         Nothing is applied between this and :meth:`end_epoch` of the same epoch.
         """
         if not self._together:
-            # A collective of all ranks; nobody pushes again before the epoch is closed.
+            # A collective of all ranks; no rank pushes again before the epoch is closed.
             self.reduce([0.0])
             if self._lags:
                 if self._spec.rank == 0:
@@ -263,7 +263,7 @@ class Channel:
             self._flushed = True
 
     def reported(self) -> NDArray[np.floating]:
-        """What the optimizer reports: the parameters, or their mean, which its state has."""
+        """Parameters as the optimizer reports them: themselves, or the mean in its state."""
         params = self.pull()
         optimizer = self._spec.update.optimizer
         if not optimizer.reports_a_mean:
@@ -296,7 +296,7 @@ class Channel:
             same on all ranks, after epochs in which nothing was pushed. All ranks wait for the
             close.
         Returns array or None, the record of the last closed epoch, once `epoch` (or the one before
-        it, in a mode where nobody waits) is closed.
+        it, in a mode without waits) is closed.
         """
         reports = self._call(operations.report, epoch, report)
         if reports is not None:
@@ -307,7 +307,7 @@ class Channel:
             if last:
                 for link in self._links:
                     link.call(operations.finish)
-        # Where nobody waits, nobody runs more than one epoch ahead.
+        # Without waits, a rank runs at most one epoch ahead.
         waits = self._together or self._flushed or keep is not None
         self._flushed = False
         return self._first.call(operations.await_closed, epoch + waits)

@@ -43,11 +43,11 @@ _BEAT_EVERY = 1.0  # seconds, or a quarter of the timeout
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a replica ended."""
+    """The ending of a replica."""
 
     rank: int
     error: DPSError | None = None
-    # Of a :class:`ReplicaError`, what the user's code raised; carried apart, see `SentCause`.
+    # The user's exception behind a :class:`ReplicaError`; carried apart, see `SentCause`.
     cause: BaseException | None = None
     activity: RankActivity | None = None  # what it did; None where it did not get as far
 

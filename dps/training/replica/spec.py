@@ -1,4 +1,4 @@
-"""What a replica is given."""
+"""The arguments of a replica."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ReplicaSpec:
     full_batch: FullBatch | None  # train on all rows at once rather than by stochastic steps
     finish: FullBatch | None  # do so once these are on a plateau
     pauses_every: float = math.inf  # seconds between snapshots within an epoch; infinity: none
-    # Of the first epoch, of which some steps may be behind; see :meth:`Steps.epoch`.
+    # Steps of the first epoch that were taken before; see :meth:`Steps.epoch`.
     begun: ResumeAt = FROM_THE_START
 
     @property
@@ -61,5 +61,5 @@ class ReplicaSpec:
 
     @property
     def on_plateau(self) -> bool:
-        """Whether passes over all rows were what came next."""
+        """True if passes over all rows were what came next."""
         return self.previous is not None and self.previous.plateau > 0

@@ -28,7 +28,7 @@ Pause = Callable[[int, float, int, int], int]
 
 
 class ResumeAt(NamedTuple):
-    """How far a rank is in an epoch."""
+    """Progress of a rank in an epoch."""
 
     step: int = 0  # the step to begin with
     loss: float = 0.0  # of the steps before it

@@ -65,7 +65,7 @@ class SentCause:
 
     @classmethod
     def of(cls, error: BaseException, causes: int = _CAUSES) -> SentCause:
-        """What is sent of an exception."""
+        """The message about an exception."""
         try:
             # Not the exception itself: `tblib`, which Dask installs, would lose what C keeps of
             # it, such as the code of SystemExit.

@@ -20,7 +20,7 @@ from dps.models import Model
 from dps.scores.validation import Score
 from dps.training.replica.channel import Channel, raise_unless_ran
 
-#: Of a rank's rows for validation: the sums of losses and of weights, and the report of a score.
+#: Sums of a rank's validation rows: losses, weights, and the report of a score.
 Validation = tuple[float, float, Sequence[float] | NDArray[np.float64]]
 
 #: Rows that are looked at together.

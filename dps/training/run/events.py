@@ -1,4 +1,4 @@
-"""What the client tells of a fit: that it started, closed epochs, and how it ended.
+"""Events of a fit from the client: that it started, closed epochs, and how it ended.
 
 Makes events (``monitor/events.py``) of jobs, plans and records. It must not know where they go.
 """
@@ -52,7 +52,7 @@ class FitEvents:
         self._send("started", **_started(self._job, plan, placement, unshared))
 
     def lost(self, loss: Loss) -> None:
-        """Somebody was lost, and the fit goes on."""
+        """Report that a worker was lost, and the fit goes on."""
         self._epochs -= loss.redone
         self._send("recovered", **vars(loss))
 

@@ -80,7 +80,7 @@ class Joining:
         return plan
 
     def should_end(self, history: Sequence[EpochRecord]) -> bool:
-        """Whether to end the generation for workers that have joined; asked after each epoch."""
+        """True if to end the generation for workers that have joined; asked after each epoch."""
         now = time.monotonic()
         if now < self._due:
             return False

@@ -1,4 +1,4 @@
-"""What a fit makes from its plan: shards, windows of hosts, and the task of each replica.
+"""The launch of a plan: shards, windows of hosts, and the task of each replica.
 
 It decides who sums with whom and whether steps go by keys; it starts nothing.
 """
@@ -98,7 +98,7 @@ def cut_rows(summary: DataSummary) -> int:
 
 @dataclass(frozen=True)
 class Launch:
-    """What a fit is made of, once its plan stands."""
+    """A launched fit, once its plan stands."""
 
     job: Job
     plan: Plan
@@ -108,7 +108,7 @@ class Launch:
     # The ranks of each host, where those of a host sum before one of them sends; see `hosts_of`.
     hosts: Hosts
     watched: bool  # whether replicas keep account of their time, and shards report it
-    # Whether the model's table is so large that a worker is to have its own part of it in memory,
+    # True if the model's table is so large that a worker is to have its own part of it in memory,
     # and no other: shards do not share theirs, and keep snapshots on disk.
     large: bool = False
 
@@ -339,12 +339,12 @@ def _exchanged(
 
 
 def _places(job: Job) -> int:
-    """Of snapshots."""
+    """Number of snapshots."""
     return 3 if job.stopping.validate else 2
 
 
 def _is_large(job: Job, cluster: Cluster) -> bool:
-    """Whether a table is too large for a worker to have all of it in memory."""
+    """True if a table is too large for a worker to have all of it in memory."""
     table = job.model.layout.table
     if table is None or job.mode.access == "mapped":
         return False
@@ -380,7 +380,7 @@ def _of_ring(job: Job, plan: Plan, hosts: Hosts) -> tuple[str, ...]:
 def hosts_of(job: Job, plan: Plan, cluster: Cluster) -> Hosts:
     """The ranks of each host, in order, where those of a host sum before one of them sends.
 
-    None where each rank is asked for itself: nobody waits for others, all are on one host, or
+    None if each rank works for itself: no rank waits for others, all are on one host, or
     none has company there.
     """
     workers = [rank.worker for rank in plan.ranks]

@@ -1,4 +1,4 @@
-"""What a fit lost and went on without."""
+"""A loss that a fit survived."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class Choosing:
             self._hosts = len(set(cluster.hosts([rank.worker for rank in launch.plan.ranks])))
 
     def changed(self, job: Job) -> Job:
-        """What goes on after a generation that has been left, in the mode that was chosen."""
+        """The job that continues a stopped generation in the chosen mode."""
         if self._choice is None or self._choice.mode == self._mode:
             return self.first(job)
         self._mode = self._choice.mode
@@ -73,7 +73,7 @@ class Choosing:
 
     @property
     def _is_open(self) -> bool:
-        """Whether the fit may still go on in another mode."""
+        """True while the fit may still continue in another mode."""
         return self._chooses and (self._choice is None or self._choice.mode != self._mode)
 
     def should_end(self, closed: int, check: Check | None = None) -> bool:

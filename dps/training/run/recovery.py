@@ -3,7 +3,7 @@
 Ranks and shards are those of a generation. When one of them is lost the generation ends; the next
 one begins after the last epoch that was closed, with the workers that there are, in memory of its
 own. What came after that epoch is trained again, so each row of a closed epoch counts once; a rank
-of the old generation that was frozen wakes in a window that was stopped, and which nobody reads.
+of the old generation that was frozen wakes in a window that was stopped, and that no rank reads.
 
 The state is read where the shards are: of one whose process has died from the memory that it has
 left, if its host lives. Else the copy counts that the client takes every few seconds.
@@ -32,7 +32,7 @@ _LAST_LOOK_SECONDS = 10.0
 
 
 class Recovery:
-    """What is left of a fit, and what it has lost.
+    """The remains of a fit, and its losses.
 
     most: losses after which the fit goes on; None: any number.
     fruitless: those in a row without progress: what the fit runs may be what kills workers.
@@ -45,7 +45,7 @@ class Recovery:
         self._unsaid = False
 
     def while_loading(self, epoch: int) -> list[Loss]:
-        """What was lost since the last call while nothing was trained, before such an epoch."""
+        """Losses since the last call, before such an epoch, while nothing was trained."""
         known = sum(loss.loading for loss in self.losses)
         new = [Loss(what, epoch, 0, 0, s, True) for what, s in self._cluster.lost[known:]]
         self.losses += new
@@ -54,7 +54,7 @@ class Recovery:
         return new
 
     def position(self, progress: Progress) -> Position:
-        """Where a fit is whose generation has ended with an error."""
+        """The position of a fit whose generation has ended with an error."""
         if progress.session is not None:
             try:
                 return progress.read_after_death(self._cluster)
@@ -63,7 +63,7 @@ class Recovery:
         return progress.copied or progress.job.position
 
     def last_known(self, error: BaseException, progress: Progress) -> Position:
-        """Where a fit is that cannot go on, as far as that is known without a wait.
+        """The last known position of a fit that cannot continue, without waiting.
 
         A shard whose process does not answer is not asked again.
         """
@@ -78,7 +78,7 @@ class Recovery:
     def after(
         self, error: DPSError, job: Job, summary: DataSummary, position: Position, closed: int
     ) -> tuple[Job, DataSummary]:
-        """What goes on after an error that says who was lost.
+        """The job that continues after an error that names the lost workers.
 
         closed: epochs that had been closed.
         Returns the position from which the fit goes on, and the share of rows that are there.
@@ -109,7 +109,7 @@ class Recovery:
             )
             dropped = summary.total - sum(rows)
             if not any(rows):
-                error.message += "; it had all rows that were left, and nobody can make them again"
+                error.message += "; it had all remaining rows, and they cannot be computed again"
                 raise error
             summary = replace(summary, rows=rows, validation=behind)
         loss = Loss(

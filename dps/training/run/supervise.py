@@ -63,7 +63,7 @@ class Watcher:
         self._copies = progress.remote
         self._due = time.monotonic() + _COPY_EVERY
         self._progress: dict[int, tuple[tuple[int, ...], float]] = {}
-        # What ranks count of their own work, and since when; how often each has looked around as
+        # Ranks' counts of their own work, and since when; how often each has looked around as
         # it waited, and when it last did.
         self._own: list[list[int]] = []
         self._own_since = time.monotonic()
@@ -248,7 +248,7 @@ class Watcher:
         raise error from first.cause
 
     def _check(self) -> None:
-        """Raise if anybody has been lost; while a shard is asked that may be the one."""
+        """Raise if a worker has been lost; while a shard is asked that may be the one."""
         self._running.check()
         outcomes: dict[int, Outcome] = self._running.outcomes()
         if any(isinstance(o.error, _LOST) for o in outcomes.values()):
@@ -274,7 +274,7 @@ class Watcher:
         return [o.activity for _, o in sorted(outcomes.items()) if o.activity is not None]
 
 
-#: Of several errors, the one that says most comes first: causes before consequences.
+#: The order of several errors: causes before consequences.
 _RANKING: dict[type, int] = {ServerLostError: 1, WorkerLostError: 1, StalledError: 2}
-#: What may come of a worker that is gone.
+#: Errors that may follow from a worker that is gone.
 _LOST = tuple(_RANKING)

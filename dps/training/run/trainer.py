@@ -149,7 +149,7 @@ class _Fit:
         return result
 
     def _after(self, error: BaseException) -> FitResult | None:
-        """What follows on an error: the result, None for another generation, or an error."""
+        """The consequence of an error: the result, None for another generation, or an error."""
         job, progress = self._job, self._progress
         if isinstance(error, WindowError) and job.mode.access == "auto" and not job.mode.uses_ring:
             # A host has too little shared memory, as containers often have.
@@ -219,7 +219,7 @@ def _planned(
 
 
 def _exchanges(job: Job) -> bool:
-    """Whether rows are drawn from all partitions before training."""
+    """True if rows are drawn from all partitions before training."""
     return job.shuffle == "global" and job.full_batch is None
 
 
@@ -240,7 +240,7 @@ def _ended(job: Job, plan: Plan) -> FitResult:
 
 
 def _warn_unshared(plan: Plan, session: Session) -> tuple[str | None, ...]:
-    """Of each shard why it has no shared memory, where that was wanted; it is logged."""
+    """The reason why each shard has no shared memory, if it was wanted; it is logged."""
     unshared = tuple(shard.card.unshared for shard in session.shards)
     for shard, why in enumerate(unshared):
         if why is not None:
@@ -271,10 +271,10 @@ def _exchange(job: Job, summary: DataSummary, cluster: Cluster) -> DataSummary:
 
 
 def _rebalance(job: Job, streamed: bool, moves: bool) -> bool | str:
-    """Whether rows may move to other workers; `moves`: it has been found to save time.
+    """The `rebalance` option in effect; `moves`: moving rows has been found to save time.
 
     "auto" leaves them where passes are few, or as cheap as those of L-BFGS, of which ten to
-    thirty cost as much as moving: nobody knows whether there will be more. Rows that move
+    thirty cost as much as moving: it is unknown whether there will be more. Rows that move
     lie in memory, which those of a stream did not fit into.
     """
     if job.execution.rebalance != "auto":

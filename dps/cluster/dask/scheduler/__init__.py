@@ -1,1 +1,1 @@
-"""What runs in the scheduler for a fit."""
+"""The parts of a fit that run in the scheduler."""

@@ -1,4 +1,4 @@
-"""Whether the tasks that somebody waits for get on, as far as Dask's scheduler knows.
+"""Progress of the tasks that a fit waits for, as far as Dask's scheduler knows.
 
 What others compute on the cluster is no progress of ours. The scheduler is asked in Dask's own
 words alone: it need not have dps.
@@ -16,16 +16,16 @@ from dps.errors import ClusterError
 
 @dataclass(frozen=True)
 class TaskProgress:
-    """Where tasks stand that nobody works on."""
+    """States of the tasks that no worker is running."""
 
     lately: float  # seconds within which workers that are well are heard of
-    # Whether a worker among those that tasks may wait for has not been heard of lately, and may
+    # True if a worker that tasks may wait for has not been heard of lately, and may
     # yet be: one that imports a large library is not for some seconds.
     uncertain: bool
-    # Of each worker that they may wait for, something that changes while it gets on with what is
+    # For each worker that they may wait for, a value that changes while it works on what is
     # before them.
     signs: dict[str, Any]
-    # Workers that have not been heard of for as long as anybody waits, and for how long.
+    # Workers that have been silent for as long as a task waits, and for how long.
     silent: dict[str, float]
     paused: tuple[str, ...]  # workers among these that Dask has paused
     # Workers among these whose threads are all at other tasks, and the keys of these.
@@ -33,11 +33,11 @@ class TaskProgress:
     n_workers: int  # of the cluster
 
     def must_end(self, waited: float, timeout: float) -> bool:
-        """Whether no progress for so many seconds is enough; heartbeats say of it late."""
+        """True if no progress for so many seconds is enough; heartbeats say of it late."""
         return waited > max(timeout, 2 * self.lately) and not self.uncertain
 
     def error(self, n_tasks: int, seconds: float) -> ClusterError:
-        """What has gone wrong, where, and what to do."""
+        """An error that says what has gone wrong, where, and what to do."""
         begins = f"Dask has not got on with {n_tasks} partitions or tasks for {seconds:.3g} s: "
         here = {worker: since for worker, since in self.silent.items() if worker in self.signs}
         gone = here or ({} if self.paused or self.busy else self.silent)
@@ -66,7 +66,7 @@ class TaskProgress:
 
 
 class StallClock:
-    """How long tasks have made no progress.
+    """A clock of the time without progress of tasks.
 
     timeout: seconds without any that are an error.
     """
@@ -91,7 +91,7 @@ class StallClock:
 
 
 def look_for_progress(timeout: float) -> Callable[..., Any]:
-    """A function that the scheduler runs: of some keys, None if somebody works on what they need.
+    """A function for the scheduler: for some keys, None if a worker runs what they need.
 
     Else the arguments of :class:`TaskProgress`. Made here, so that it is pickled by value.
 

@@ -1,8 +1,8 @@
-"""Which workers do not answer, though Dask takes them for living.
+"""Workers that do not answer, though Dask considers them alive.
 
-Whoever loses a connection knows it before the scheduler does, which takes a host that is cut off
-for living for half a minute, and a frozen worker for minutes. The scheduler asks them, in Dask's
-own words alone: it need not have dps.
+A process that loses a connection knows it before the scheduler does, which takes a host that is cut
+off for living for half a minute, and a frozen worker for minutes. The scheduler asks them, in
+Dask's own words alone: it need not have dps.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def unpin(  # noqa: C901
 ) -> None:
     """Let those that stay run what some keys need that workers have, or are to run, that do not.
 
-    Dask keeps the pin of a task that it knows, whoever asks for it again, and would wait for ever.
+    Dask keeps the pin of a task that it knows when it is submitted again, and would wait for ever.
     A pin goes whose workers are all gone; another one only keeps a task from silent workers, since
     one that waits for its workers gets no other that comes, though it may run there.
     What only silent workers hold or run is begun again; of what was scattered to them nothing is
