@@ -26,7 +26,7 @@ collect_ignore = ["benchmarks"]
 # A shell has it ignored by what it runs in the background, and so by all that is started here.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# The same examples in every run; whoever wants others passes --hypothesis-profile=default.
+# The same examples in every run; --hypothesis-profile=default draws others.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
 
@@ -55,7 +55,7 @@ class Beside:
         self.said = said
         harness = str(Path(__file__).parent / "harness")
         path = os.pathsep.join(filter(None, (harness, os.environ.get("PYTHONPATH"))))
-        with said.open("w") as file:  # a pipe that nobody reads yet would fill up
+        with said.open("w") as file:  # a pipe that no one reads yet would fill up
             self._process = subprocess.Popen(
                 [sys.executable, script, argument],
                 stderr=file,

@@ -167,7 +167,7 @@ def take_turns(
 
 
 def put(make_data: Callable[..., Any], client: Client, *arguments: Any) -> Any:
-    """Data on a cluster; whoever waits for it asks the current client."""
+    """Data on a cluster; waiting for it uses the current client."""
     with client.as_current():
         return make_data(client, *arguments)
 

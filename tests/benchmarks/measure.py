@@ -85,7 +85,7 @@ def processes(client: Client | None = None) -> list[int]:
 
 
 def give_back() -> None:
-    """Have this process return what it freed, so that nobody lives on what another left."""
+    """Have this process return what it freed, so that no one lives on what another left."""
     gc.collect()
     with suppress(AttributeError):  # glibc only
         ctypes.CDLL(None).malloc_trim(0)

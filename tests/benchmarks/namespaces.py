@@ -67,7 +67,7 @@ def _ip(*arguments: str) -> Any:
 
 
 def _network() -> ipaddress.IPv4Network:
-    """Addresses that nobody here uses."""
+    """Addresses that no one here uses."""
     routes = [route["dst"] for route in _ip("route", "show", "table", "all", "type", "unicast")]
     used = [ipaddress.ip_network(dst) for dst in routes if re.fullmatch(r"[\d.]+(/\d+)?", dst)]
     while True:
@@ -131,7 +131,7 @@ class Host:
         return said
 
     def cut(self) -> None:
-        """Pull its cable out: what is sent from now on is lost, and nobody says so."""
+        """Pull its cable out: what is sent from now on is lost, and no one says so."""
         _ip("link", "set", self._cable, "down")
 
     def mend(self) -> None:

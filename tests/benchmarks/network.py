@@ -61,7 +61,7 @@ def gemm_rows(rows: int) -> float:
                 np.matmul(values[layer], matrix, out=values[layer + 1])
             for layer, matrix in reversed(list(enumerate(weights))):
                 np.matmul(values[layer].T, values[layer + 1], out=gradients[layer])
-                if layer:  # nobody asks for the derivatives of the inputs
+                if layer:  # no one asks for the derivatives of the inputs
                     np.matmul(values[layer + 1], matrix.T, out=values[layer])
 
     with threadpool_limits(1, "blas"), ThreadPoolExecutor(RANKS) as pool:

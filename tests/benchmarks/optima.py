@@ -4,7 +4,7 @@
 
 breast_cancer (569 x 30, standardised) and made rows (20,000 x 40), alpha 1e-3, without a cluster.
 dps and its peers are at their defaults, but for the passes that peers may take. "above" is the
-objective above the best that anybody reached, as a share of it. liblinear penalises the intercept
+objective above the best that any reached, as a share of it. liblinear penalises the intercept
 as well: its objective is not compared. Interleaved; medians.
 """
 

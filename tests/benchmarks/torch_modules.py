@@ -44,7 +44,7 @@ def network() -> Any:
 
 
 def loss_of(module: Any) -> float:
-    """The mean squared error over rows that nobody was trained on."""
+    """The mean squared error over rows that no one was trained on."""
     import torch
 
     X, y = make(TEST_ROWS, seed=1)

@@ -27,7 +27,7 @@ from dps.errors import DPSError
 
 
 class Neighbour:
-    """Nobody: the cluster is the fit's alone.
+    """No other user: the cluster is the fit's alone.
 
     Parameters
     ----------
@@ -261,7 +261,7 @@ class ReadOnlyDisk(StrangersDirectory):
         subprocess.run(command, check=False, capture_output=True)  # the case may have ended
 
     def harm(self) -> list[str]:
-        return [each for each in super().harm() if "lock" not in each]  # nobody could remove it
+        return [each for each in super().harm() if "lock" not in each]  # no one could remove it
 
 
 class FrozenServer(Neighbour):

@@ -73,7 +73,7 @@ def test_sorted_labels_train_as_well_as_shuffled_ones(
     client: Client, how: Any, apart: bool
 ) -> None:
     values = [on_workers(client, v, apart) for v in (X, Y, X[SORTED], Y[SORTED])]
-    # Where nobody waits, a replica may be alone with its label for a while.
+    # Where no one waits, a replica may be alone with its label for a while.
     shuffle = "global" if apart and how["mode"] == "async" else True
     assert excess(*values, client=client, n_replicas=2, shuffle=shuffle, **how) < 0.005
 

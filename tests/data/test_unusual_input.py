@@ -27,7 +27,7 @@ BLOCKS, LABELS, TARGETS, WEIGHTS = (
 
 
 def unknown(array: Any) -> Any:
-    """The same blocks with lengths that nobody knows."""
+    """The same blocks with lengths that no one knows."""
     return array.map_blocks(
         lambda block: block, chunks=((np.nan,) * array.numblocks[0], *array.chunks[1:])
     )

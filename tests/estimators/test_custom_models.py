@@ -193,7 +193,7 @@ def test_buffers_are_those_of_all_batches(mode, n_replicas):
     X, y = example()
     model = ModelClassifier(Centred, mode=mode, n_replicas=n_replicas, **OPTIONS).fit(X, y)
     updates = carry_of(model).version
-    lost = 0.05 * updates if mode == "async" and n_replicas > 1 else 0  # nobody waits for the other
+    lost = 0.05 * updates if mode == "async" and n_replicas > 1 else 0  # no one waits for the other
     assert model.params_["batches"] == pytest.approx(updates, abs=lost)
     np.testing.assert_allclose(model.params_["mean"], X.mean(axis=0), atol=0.3)
     carried = model.partial_fit(X, y)

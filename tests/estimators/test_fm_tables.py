@@ -88,10 +88,10 @@ def test_shards_and_replicas_elsewhere_do_not_change_a_bit(layers: Any, client: 
 def test_what_no_row_has_come_for_changes_nothing(trained: FMClassifier) -> None:
     unknown = FRAME[:10].copy()
     unknown["who"] = pd.Categorical([49] * 10, range(FIELD))
-    nobody = FRAME[:10].copy()
-    nobody["who"] = pd.Categorical([48] * 10, range(FIELD))
+    unknown_people = FRAME[:10].copy()
+    unknown_people["who"] = pd.Categorical([48] * 10, range(FIELD))
     np.testing.assert_array_equal(
-        trained.decision_function(unknown), trained.decision_function(nobody)
+        trained.decision_function(unknown), trained.decision_function(unknown_people)
     )
     assert (trained.decision_function(unknown) != trained.decision_function(FRAME[:10])).any()
 

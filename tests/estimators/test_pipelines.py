@@ -234,7 +234,7 @@ def test_a_client_may_be_given_by_its_cluster_or_the_address_of_its_scheduler() 
         while len(cluster.scheduler.clients) > 1:  # the scheduler's own is "fire-and-forget"
             assert time.monotonic() < until_gone, "a client is left"
             threading.Event().wait(0.02)
-    assert model.score(X, y) > 0.9  # of data here nobody is asked
+    assert model.score(X, y) > 0.9  # of data here no one is asked
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""What tests call of compiled code, and nobody else does from Python; built beside the package."""
+"""Compiled code that only tests call from Python; built beside the package."""
 from cython cimport floating
 from libc.stdint cimport int64_t, uintptr_t
 from libc.string cimport memmove

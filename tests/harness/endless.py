@@ -90,7 +90,7 @@ def fits_end_when_told(monkeypatch: pytest.MonkeyPatch) -> None:
             thread.recoveries += found
         return found
 
-    # Else a fit that nobody watches looks at its epochs once in half a second.
+    # Else a fit that no one watches looks at its epochs once in half a second.
     monkeypatch.setattr(Watcher, "_fetch", fetched)
     monkeypatch.setattr(Recovery, "after", recovered)
     monkeypatch.setattr(Recovery, "while_loading", loaded)

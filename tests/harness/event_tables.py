@@ -44,7 +44,7 @@ def _table(name: str, cls: Any) -> str:
         rows = [([each], _type(cls, each), "") for each in cls.__annotations__]
     said = re.sub(r"\A`\w+`: (\w)", lambda match: match[1].upper(), said)
     lines = [
-        f"### {name}\n",
+        f"## {name}\n",
         re.sub(r":\w+:`([^`]*)`", r"`\1`", "\n\n".join([said, notes])).strip(),
     ]
     lines += ["", "| field | type | |", "|---|---|---|"]

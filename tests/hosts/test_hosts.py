@@ -587,7 +587,7 @@ def test_fits_go_on_without_a_host_that_is_cut_off_which_stops_by_itself(
             until(lambda fit=fit: fit.recoveries, "it is begun again")  # type: ignore[misc]
         assert time.monotonic() - began < 15
         assert address in client.nthreads()
-        until(lambda: threads(made.workers[address]) <= idle + 3, "nobody is served there")
+        until(lambda: threads(made.workers[address]) <= idle + 3, "no one is served there")
         for fit in fits:
             fit.end(losses=1)
             assert address in fit.recoveries[0].what

@@ -1,4 +1,4 @@
-"""Scores of validation rows: scikit-learn's on the same rows, whoever has them; they may decide."""
+"""Scores of validation rows: scikit-learn's on the same rows, on any replica; they may decide."""
 
 from __future__ import annotations
 

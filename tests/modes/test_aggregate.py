@@ -185,7 +185,7 @@ def test_ranks_that_push_at_once_lose_nothing(n_shards: int, far: Any) -> None:
             channel.step.wait_for_answers()
 
         at_once([lambda c=c: push(c) for c in group.channels])
-        # Means of ones, whoever gave them: so many updates of one.
+        # Means of ones, from any replicas: so many updates of one.
         np.testing.assert_array_equal(whole(group), -float(RANKS * steps // 4))
 
 

@@ -1,4 +1,4 @@
-"""Stale synchronous parallel: nobody is further ahead than was said, and nobody waits for ever."""
+"""Stale synchronous parallel: no replica is further ahead than allowed, or waits for ever."""
 
 from __future__ import annotations
 

@@ -57,13 +57,13 @@ def assert_trained(model: Any, epochs: int = 3) -> None:
 @contextmanager
 def failing(verbose: int, max_iter: int) -> Iterator[Progress]:
     yield lambda records: None
-    raise BrokenPipeError("nobody reads")
+    raise BrokenPipeError("no one reads")
 
 
 def test_a_viewer_that_fails_at_the_end_costs_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dps.estimators.fit.callbacks.showing", failing)
     model = classifier(verbose=1)
-    with pytest.raises(BrokenPipeError, match="nobody reads"):
+    with pytest.raises(BrokenPipeError, match="no one reads"):
         model.fit(X, Y)
     assert_trained(model)
 
@@ -76,7 +76,7 @@ def test_a_viewer_that_fails_at_the_end_hides_no_error(monkeypatch: pytest.Monke
     monkeypatch.setattr("dps.estimators.fit.callbacks.showing", failing)
     with pytest.raises(ZeroDivisionError, match="the loss broke") as caught:
         classifier(verbose=1, loss=Failing()).fit(X, Y)
-    assert any("nobody reads" in note for note in caught.value.__notes__)
+    assert any("no one reads" in note for note in caught.value.__notes__)
 
 
 @pytest.mark.parametrize(

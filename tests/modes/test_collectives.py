@@ -126,7 +126,7 @@ def test_stopping_ends_a_mean(far: Any) -> None:
     with Group(size=SIZE, timeout=2.0, far=far, alive=stop) as group:
         ranks, window = group.channels, group.windows[0]
         at_once([lambda c=channel: c.mean(np.zeros(SIZE), 1) for channel in ranks])  # type: ignore[misc]
-        if far:  # nobody here looks around for a rank whose thread waits at the shard
+        if far:  # no one here looks around for a rank whose thread waits at the shard
             stop()
         (ended,) = at_once([lambda: ranks[0].mean(np.zeros(SIZE), 1)])
         assert isinstance(ended, StoppedError)

@@ -340,7 +340,7 @@ def test_the_page_keeps_no_more_than_its_bound_of_twenty_and_more_fits(client: C
         return client.run_on_scheduler(state)
 
     # Events and questions come to the scheduler by different ways. A fit of another test, of
-    # whose end nobody has heard, stays.
+    # whose end no one has heard, stays.
     until(
         lambda: set(before) >= {id for id, (outcome, _) in now().items() if outcome == "running"},
         "all of its fits have ended",

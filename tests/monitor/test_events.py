@@ -235,7 +235,7 @@ def test_a_cluster_told_to_be_silent_says_nothing_of_loading(
 
 
 def failing() -> LogLoss:
-    """A loss that nobody can evaluate; pickled by value."""
+    """A loss that no one can evaluate; pickled by value."""
 
     @dataclass(frozen=True)
     class Failing(LogLoss):

@@ -109,7 +109,7 @@ def test_the_page_follows_servers_as_they_come_and_go() -> None:
         pid = client.run(os.getpid, workers=[victim])[victim]
         os.kill(pid, signal.SIGKILL)
         becomes(client, [(None, 2, 2, ["u"], 1, [1])])
-        del second  # nobody holds it any more
+        del second  # no one holds it any more
         becomes(client, [])
 
 

@@ -58,7 +58,7 @@ def test_equals_are_not_named_nor_is_one_alone() -> None:
 
 def test_who_stands_still_is_named_while_all_others_wait() -> None:
     def story(now: float, rank: int) -> Moment:
-        steps = min(int(now / 0.1), 30)  # after three seconds nobody gets on
+        steps = min(int(now / 0.1), 30)  # after three seconds no one gets on
         return Moment(100 * steps, steps, 0.09 * steps, steps + (rank != 2 and now > 3))
 
     ((when, verdict),) = told(story, 10).items()

@@ -176,7 +176,7 @@ def test_writes_that_return_while_a_tensor_is_created_are_there(
         ended.set()
         thread.join()
         assert server.pull("w", slice(size - 4, size)).tolist() == [7.0 + returned[0]] * 4
-        assert seen == {7.0}  # nobody has seen a part before it was filled
+        assert seen == {7.0}  # no one has seen a part before it was filled
         other.disconnect()
 
 

@@ -279,7 +279,7 @@ def request(op: int, number: int, again: int = 0, entry: int = 0, passed: int = 
 def test_a_server_that_is_only_read_or_at_rest_gets_another_mirror(
     first: str, between: str, three: Client
 ) -> None:
-    """Nobody writes: each side looks whether the other one lives."""
+    """Without writes, each side looks whether the other one lives."""
     with dps.ParameterServer(
         {"w": np.zeros(4), "t": dps.EmbeddingTable(dim=2)}, name="read", mirror=True, n_shards=1,
         timeout=10, client=three, optimizer="adam",

@@ -1,4 +1,4 @@
-"""The parameter server for everybody: what it promises to many who use it at once."""
+"""Parameter servers: promises to many users at once."""
 
 from __future__ import annotations
 
@@ -963,7 +963,7 @@ def test_counts_that_no_message_can_have_are_refused(n: int) -> None:
 def test_a_request_to_a_mailbox_that_nobody_reads_any_more_is_refused() -> None:
     mailbox = Mailbox(1.0)
     mailbox.close()
-    with pytest.raises(ConnectionError, match="nobody answers"):
+    with pytest.raises(ConnectionError, match="stopped answering"):
         asyncio.run(mailbox.relay(b"late"))
 
 

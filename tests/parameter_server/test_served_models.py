@@ -1,4 +1,4 @@
-"""Estimators that train into a parameter server, and predictions by whoever reads there."""
+"""Estimators that train into a parameter server, and predictions by their readers."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_training_goes_on_where_it_was_and_is_seen_to() -> None:
             np.testing.assert_array_equal(served.model.coef_, model.coef_)
             seen.append(served.epochs)
         assert seen == [5, 6, 7, 5]
-        # Whoever has read the model can go on by himself, with the optimizer's state.
+        # A reader of the model can continue it, with the optimizer's state.
         other = served.model
         assert other.server is None
         np.testing.assert_array_equal(other.partial_fit(X, Y).coef_, alone.partial_fit(X, Y).coef_)

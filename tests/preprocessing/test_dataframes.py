@@ -55,7 +55,7 @@ def client() -> Iterator[Client]:
 
 
 def lazy(values: Any, npartitions: int = 3) -> Any:
-    """As read from files: nobody knows the categories."""
+    """As read from files: no one knows the categories."""
     frame = dd.from_pandas(values, npartitions=npartitions)
     if "hour" in getattr(values, "columns", ()):
         frame["hour"] = frame["hour"].astype(int).astype("category")

@@ -497,7 +497,7 @@ def test_a_missing_category_is_one_of_its_own() -> None:
         hashed = FrameEncoder(n_buckets=4).fit(data)
         assert hashed.get_feature_names_out()[4] == "missingindicator_city"
         np.testing.assert_array_equal(hashed.transform(frame).toarray()[:, 4], [0, 1, 0, 1])
-    # One that was never missing is zeros where it is, as any category that nobody has seen.
+    # One that was never missing is zeros where it is, as any category that no one has seen.
     known = FrameEncoder().fit(frame.dropna())
     assert not known.transform(frame.assign(city=None).iloc[1:2]).toarray()[:, :2].any()
 

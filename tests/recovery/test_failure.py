@@ -684,7 +684,7 @@ def test_a_partition_that_cannot_be_computed_raises_its_own_error(client: Client
 def memory(client: Client) -> int:
     """Bytes that belong to the processes of a cluster alone.
 
-    Not PSS: that changes with whoever else on the machine has the same libraries mapped.
+    Not PSS: that changes with other processes that map the same libraries.
     Files of shared memory are looked for by themselves.
     """
 

@@ -54,7 +54,7 @@ def chunks() -> tuple[Any, Any]:
 
 
 class Theirs:
-    """An Actor of somebody else's, which keeps the thread that all Actors of a worker share."""
+    """An Actor of another user, which keeps the thread that all Actors of a worker share."""
 
     def work(self, seconds: float) -> None:
         threading.Event().wait(seconds)
@@ -287,7 +287,7 @@ def test_tasks_of_a_fit_have_the_priority_of_the_annotation(client: Client, tmp_
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("kind", ["numpy", "dask"])
 def test_a_forked_child_beside_an_active_client_trains_in_place(kind: str) -> None:
-    """Its parent's client is the default one there too, and nobody reads its answers."""
+    """Its parent's client is the default one there too, and no one reads its answers."""
     with (
         LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0") as cluster,
         Client(cluster) as client,

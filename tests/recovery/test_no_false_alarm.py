@@ -23,7 +23,7 @@ MODES = {"sync": dps.Sync, "async": dps.Async, "allreduce": dps.AllReduce}
 
 
 def fit(client: Client, workers: Any, late: int, mode: Any, **options: Any) -> Any:
-    """A pass takes the slow rank 1.6 seconds, and nobody may be silent for longer than 0.8."""
+    """A pass takes the slow rank 1.6 seconds, and no one may be silent for longer than 0.8."""
     X, y = uneven(client, workers, late)
     configure(timeout=0.8, rebalance=False)
     model = dps.LinearClassifier(

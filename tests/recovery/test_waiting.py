@@ -1,4 +1,4 @@
-"""Whoever waits for tasks waits as long as these get on, and no longer."""
+"""A wait for tasks lasts as long as these make progress, and no longer."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def fit(client: Client, data: Any, timeout: float = 2.0) -> dps.LinearClassifier
 
 @contextmanager
 def others_compute(client: Client, workers: Any, seconds: float = 0.2) -> Iterator[list[int]]:
-    """Somebody's short tasks, one after the other on each worker."""
+    """Another user's short tasks, one after another on each worker."""
     over, done = threading.Event(), [0]
 
     def compute() -> None:

@@ -275,7 +275,7 @@ def test_no_time_is_lost_and_none_counted_twice(
     (did,) = results[0].activity
     assert sum(record["seconds"] for record in model.history_) <= did.seconds <= took
     assert min(did.compute, did.push) > 0
-    assert did.wait <= did.compute  # one alone waits for nobody
+    assert did.wait <= did.compute  # one alone waits for no one
 
 
 def test_a_report_adds_up() -> None:

@@ -1,4 +1,4 @@
-"""Where there is no room for shared memory streams serve, and whoever trains hears of it."""
+"""Without room for shared memory, streams serve, and the trainer reports it."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def steps(channel: Channel, rank: int, table: TableSpec | None) -> None:
     X = scipy.sparse.csr_array(
         scipy.sparse.random_array(shape, density=6 / columns, format="csr", random_state=rng)
     )
-    if columns == COLUMNS:  # half of which are not touched by anybody
+    if columns == COLUMNS:  # half of which no batch touches
         X.indices //= 2
     y = rng.standard_normal((BATCH * STEPS, OUTPUTS))
     model = LinearModel(columns, OUTPUTS, SquaredError())
@@ -92,7 +92,7 @@ def trained(
 
 
 def same(found: Any, wanted: Any) -> None:
-    """Assert that a table has the bits of a whole vector, and no row that nobody touched."""
+    """Assert that a table has the bits of a whole vector, and no row that no one touched."""
     params, state, ids = found
     at = np.flatnonzero(ids > 0)
     columns = ids[at] - 1

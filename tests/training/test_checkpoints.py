@@ -363,7 +363,7 @@ def test_what_differs_is_named(tmp_path: Path) -> None:
             estimator.fit(rows, labels, resume=True)
     with pytest.raises(ValueError, match=r"the estimator was LinearClassifier, and is MLPC"):
         made(dps.MLPClassifier, tmp_path).fit(X, y, resume=True)
-    # A seed that nobody gave is that of the checkpoint.
+    # A seed that no one gave is that of the checkpoint.
     estimator.set_params(random_state=None, max_iter=9).fit(X, y, resume=True)
     whole = made(dps.LinearClassifier, optimizer="adam", max_iter=9).fit(X, y)
     np.testing.assert_array_equal(estimator.coef_, whole.coef_)
@@ -478,7 +478,7 @@ def test_on_a_cluster_shards_write_and_another_number_of_workers_goes_on(
     options = {"optimizer": "adam", "n_shards": 2, "batch_size": 64, "client": client}
     whole = made(dps.LinearClassifier, **options).fit(*chunks)
     with pytest.raises(OSError, match="give a path that all workers share"):
-        made(dps.LinearClassifier, "memory://nobody-else", **options).fit(*chunks)
+        made(dps.LinearClassifier, "memory://no-other", **options).fit(*chunks)
     made(dps.LinearClassifier, tmp_path, **options | {"max_iter": 4}).fit(*chunks)
     names = {file.name for file in manifests(tmp_path)[-1].parent.iterdir()}
     assert {f"part-last-{shard:04d}-000000.safetensors" for shard in (0, 1)} <= names

@@ -1,0 +1,155 @@
+"""Figures of the pages, from fits on this machine, as SVG.
+
+    python docs/pictures/make_figures.py [recovery] [losses] [scaling]
+
+recovery: rows a second of two replicas, one of which is killed. losses: training loss by mode.
+scaling: the table of hosts in docs/inside/performance.md. Needs matplotlib and two cores.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
+import matplotlib as mpl
+import numpy as np
+from distributed import Client, LocalCluster, wait
+
+import dps
+
+mpl.use("svg")
+from matplotlib import pyplot as plt
+
+HERE = Path(__file__).resolve().parent
+PERFORMANCE = HERE.parent / "inside" / "performance.md"
+_ROWS = 400_000
+
+
+def data(n_features: int = 100) -> tuple[da.Array, da.Array]:
+    """Rows of two classes, half of them on each worker."""
+    random = da.random.RandomState(0)
+    X = random.normal(size=(_ROWS, n_features), chunks=(_ROWS // 8, n_features)).astype("float32")
+    noise = random.normal(size=_ROWS, chunks=_ROWS // 8)
+    y = (X[:, :10].sum(axis=1) + 2 * noise > 0).astype("int8")
+    return X, y
+
+
+def recovery(client: Client) -> None:
+    """A fit of which one worker is killed after three seconds."""
+    X, y = (each.persist() for each in data())
+    wait([X, y])
+    seen: list[tuple[float, list[dict[str, Any]]]] = []
+    told: list[tuple[float, str]] = []
+
+    def heard(event: tuple[float, dict[str, Any]]) -> None:
+        if event[1]["kind"] == "replicas":
+            seen.append((event[1]["time"], list(event[1]["replicas"])))
+        elif event[1]["kind"] == "recovered":
+            told.append((event[1]["time"], event[1]["what"]))
+
+    client.subscribe_topic("dps", heard)
+    pids = client.run(os.getpid)
+    killed: list[float] = []
+
+    def kill() -> None:
+        while not seen or seen[-1][0] - seen[0][0] < 3:
+            time.sleep(0.05)
+        killed.append(time.time())
+        os.kill(sorted(pids.items())[1][1], signal.SIGKILL)
+
+    threading.Thread(target=kill, daemon=True).start()
+    model = dps.MLPClassifier(
+        (32,), max_iter=40, tol=None, early_stopping=False, batch_size=4096, random_state=0
+    )
+    model.fit(X, y)
+    begun = seen[0][0]
+    first, second = sorted(pids)
+    figure, axes = plt.subplots(figsize=(8, 2.8))
+    for worker, name in ((first, "worker 1"), (second, "worker 2"), (None, "its successor")):
+        points = [
+            (at - begun, replica["rows_per_second"] / 1000)
+            for at, replicas in seen
+            for replica in replicas
+            if (replica["worker"] == worker if worker else replica["worker"] not in pids)
+        ]
+        if points:
+            axes.plot(*zip(*points, strict=True), label=name)
+    axes.axvline(killed[0] - begun, color="#d62828", linestyle="--", linewidth=1)
+    axes.annotate("worker 2 is killed", (killed[0] - begun, axes.get_ylim()[1] * 0.93),
+                  xytext=(6, 0), textcoords="offset points", color="#d62828")  # fmt: skip
+    axes.set(xlabel="seconds", ylabel="1,000 rows a second", ylim=(0, None))
+    axes.legend(loc="lower right", frameon=False)
+    keep(figure, "recovery")
+
+
+def losses(client: Client) -> None:
+    """Training loss by seconds, of the modes."""
+    X, y = (each.persist() for each in data())
+    wait([X, y])
+    figure, axes = plt.subplots(figsize=(8, 3.2))
+    modes = {
+        "sync": dps.Sync(), "async": dps.Async(), "allreduce": dps.AllReduce(),
+        "allreduce, period=16": dps.AllReduce(period=16),
+    }  # fmt: skip
+    for name, mode in modes.items():
+        model = dps.MLPClassifier(
+            (64, 64), mode=mode, max_iter=8, tol=None, early_stopping=False, random_state=0
+        ).fit(X, y)
+        seconds = np.cumsum([epoch["seconds"] for epoch in model.history_])
+        axes.plot(seconds, [epoch["loss"] for epoch in model.history_], marker="o", label=name)
+    axes.set(xlabel="seconds", ylabel="training loss")
+    axes.legend(frameon=False)
+    keep(figure, "losses")
+
+
+def scaling(client: Client | None) -> None:
+    """Steps a second by hosts, from the page's table."""
+    rows = re.findall(
+        r"^\| (\d+) hosts? \| ([\d,]+) \| ([\d,]+) \| ([\d,]+) \| ([\d,]+) \|",
+        PERFORMANCE.read_text(), re.MULTILINE,
+    )  # fmt: skip
+    numbers = np.array([[float(cell.replace(",", "")) for cell in row] for row in rows])
+    figure, axes = plt.subplots(figsize=(8, 3.2))
+    for column, name in enumerate(("PyTorch DDP over gloo", "sync", "async", "allreduce"), start=1):
+        axes.plot(numbers[:, 0], numbers[:, column], marker="o", label=name)
+    axes.set(xlabel="hosts", ylabel="steps a second", yscale="log", xticks=numbers[:, 0])
+    axes.legend(frameon=False)
+    keep(figure, "scaling")
+
+
+def keep(figure: Any, name: str) -> None:
+    """Write a figure, with nothing in it that differs from run to run but its curves."""
+    figure.tight_layout()
+    figure.savefig(HERE / f"{name}.svg", metadata={"Date": None})
+    print(HERE / f"{name}.svg")
+
+
+FIGURES: dict[str, Callable[[Any], None]] = {
+    "recovery": recovery, "losses": losses, "scaling": scaling,
+}  # fmt: skip
+
+
+def main() -> None:
+    """Make the figures that are named, or all."""
+    mpl.rcParams["svg.hashsalt"] = "dps"
+    for name in sys.argv[1:] or FIGURES:
+        if name == "scaling":
+            scaling(None)
+            continue
+        with (
+            LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
+            Client(cluster) as client,
+        ):
+            FIGURES[name](client)
+
+
+if __name__ == "__main__":
+    main()
