@@ -87,51 +87,53 @@ class _Machine(FittedModel):
 
 _FM = """
 n_factors : int, default=16
-    Length of the vector that each column of the encoded rows has.
+    Number of factors of each column of the encoded rows.
 hidden_layer_sizes : tuple of int, default=()
-    Units of layers that are fed with the factors, summed over each field: with any it is DeepFM.
+    Units of layers on top of the factors, which are summed over each field. With layers it is
+    DeepFM.
 alpha : float or "auto", default="auto"
-    Strength of the L2 penalty: ``alpha / 2 * |w|**2`` is added to the mean loss of a row. "auto" is
-    0 with AdamW, whose weight decay then is 24 by the steps of an epoch, at most 0.1; with other
-    optimizers 1 / (sum of sample weights), in a regression times the slope of the loss at a
+    Strength of the L2 penalty: ``alpha / 2 * |w|**2`` is added to the mean loss of a row. With
+    AdamW "auto" is 0, and the weight decay is 24 / (steps of an epoch), at most 0.1. With other
+    optimizers it is 1 / (sum of sample weights), in a regression times the slope of the loss at a
     deviation of y.
 max_embeddings : int or None, default=None
-    None: the table has a row for each column, and for each knot of a number. Else rows come when
-    they are first touched, and this is the room for them, some 1.5 times as many as there will be;
-    they lie on the shards, and no replica holds all. It needs sparse rows or a dataframe, and
+    If None, the table has a row for each column and for each knot of a number. A number makes rows
+    when they are first touched, and is the room for them: about 1.5 times as many as will come.
+    They lie on the shards, and no replica holds all. This needs sparse rows or a dataframe, and
     ``mode="sync"``, "async" or "hybrid".
 min_count : int, default=1
-    With `max_embeddings`, updates of an epoch in which an id has to be touched before it has a row.
+    With `max_embeddings`, updates of an epoch that must touch an id before it gets a row.
 expire_after : int or None, default=None
     With `max_embeddings`, epochs without a touch after which a row is dropped.
 fields : (n_features,) int array or None, default=None
-    The field of each column of an array or a sparse matrix, for layers. None: of dataframes their
-    columns; up to 64 columns of numbers each, else all are summed in one field.
+    The field of each column of an array or a sparse matrix, for layers. None makes each column of a
+    dataframe, or of up to 64 columns of an array, a field, and sums all others in one.
 normalize : bool or "auto", default="auto"
-    Whether rows are scaled to one length, so that long texts count as short ones. "auto" does so
-    for a classification of sparse rows of more than 256 columns that are no encoded dataframe.
+    If True, rows are scaled to one length, so that long texts count as much as short ones. "auto"
+    is True for a classification of sparse rows with more than 256 columns, if these are no encoded
+    dataframe.
 optimizer : str or Optimizer, default="auto"
-    "auto" is Adagrad; where there are layers AdamW with ``beta2=0.95``, unless batches touch little
-    of many rows, as lazy steps are of Adagrad.
+    "auto" is Adagrad, and with layers AdamW with ``beta2=0.95``, unless batches touch a small part
+    of a large table, for which Adagrad has sparse steps.
 average : bool or "auto", default="auto"
-    Whether the parameters are those of an exponential mean over the last two epochs. "auto" is so
-    unless batches touch little of many rows.
+    If True, the parameters are an exponential mean over the last two epochs. "auto" is True unless
+    batches touch a small part of a large table.
 max_iter : int or "auto", default="auto"
-    Epochs; "auto" makes about 2,500 updates, in 12 to 100 epochs, or with neither layers nor a mean
-    of parameters half as many.
+    Maximal number of epochs. "auto" makes about 2,500 updates, in 12 to 100 epochs; half as many
+    with neither layers nor averaging.
 tol : float or None, default=0.0
-    An epoch that does not lower the monitored loss by more than this share of the loss of the best
-    constant counts as bad.
+    An epoch that lowers the monitored loss by less than this share of the loss of the best constant
+    counts as bad.
 n_iter_no_change : int or "auto", default="auto"
-    Bad epochs in a row that end the fit; "auto" is a third of `max_iter`, at least 5.
+    Number of bad epochs in a row that ends the fit. "auto" is a third of `max_iter`, at least 5.
 """
 
 _MACHINE = """
 factors_ : array of shape (n_rows, n_factors)
-    A row for each column of the encoded rows; of a number one for each of its knots, between which
-    factors and weights are linear. `embeddings` has their names.
+    A row for each column of the encoded rows. A number has one for each of its knots, and is linear
+    in between. `embeddings` has their names.
 factor_weights_ : array of shape (n_outputs, n_factors)
-    How each output weighs products of factors; ones for a single output.
+    Weights of the products of factors for each output; ones for a single output.
 """
 
 

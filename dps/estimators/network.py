@@ -64,27 +64,28 @@ _MLP = """
 hidden_layer_sizes : tuple of int, default=(128, 128)
 alpha : float or "auto", default="auto"
     Strength of the L2 penalty: ``alpha / 2 * |w|**2`` is added to the mean loss of a row, in units
-    of the deviation of y. scikit-learn's networks divide theirs by the rows. "auto" is 0 with
-    AdamW, whose weight decay then is 0.02, and in `fit` of labels 300 by the rows where that is
-    more, up to 0.7; with other optimizers "auto" is that decay divided by the rows.
+    of the deviation of y. scikit-learn's networks divide theirs by the rows. With AdamW "auto" is 0
+    and the weight decay is 0.02; when labels are fitted it is 300 / rows if that is more, up to
+    0.7. With other optimizers "auto" is that decay divided by the rows.
 embedding_size : int or "auto", default="auto"
-    Outputs into which the place of a number among the quantiles of its column is embedded, beside
-    the scaled number; 0: none. "auto" is 8, or as many as make 256 inputs of all numbers.
+    Size of the embedding of a number's quantile bin, which is an input beside the scaled number. 0
+    is none. "auto" is 8, or less so that all numbers make at most 256 inputs.
 optimizer : str or Optimizer, default="auto"
-    "auto" is AdamW with ``beta2=0.95``; or one of "adam", "adamw", "sgd", "momentum", "adagrad",
-    "scaled_adagrad". "lbfgs" takes its steps from the gradient of all rows, for which replicas wait
-    in every mode: for few rows, or where the last digit of the training loss counts. It knows no
-    `dropout`, `average`, early stopping or learning rate. Layers are scaled by the root of their
-    inputs and targets by their deviation, so that one rate suits all widths and all units of y.
+    "auto" is AdamW with ``beta2=0.95``. Others are "adam", "adamw", "sgd", "momentum", "adagrad"
+    and "scaled_adagrad". "lbfgs" uses the gradient of all rows in each step, for few rows or if the
+    last digit of the training loss counts. It has no `dropout`, `average`, early stopping or
+    learning rate, and replicas wait in every mode. Layers are scaled by the root of their inputs
+    and targets by their deviation, so one rate suits all widths and units.
 average : bool, default=True
-    Whether the parameters are those of an exponential mean over the last two epochs.
+    If True, the parameters are an exponential mean over the last two epochs.
 max_iter : int or "auto", default="auto"
-    Epochs; "auto" makes about 2,500 updates, in 12 to 100 epochs; of "lbfgs" it is 200 passes.
+    Maximal number of epochs. "auto" makes about 2,500 updates, in 12 to 100 epochs; for "lbfgs" it
+    is 200 passes.
 tol : float or None, default=0.0
-    An epoch that does not lower the monitored loss by more than this share of the loss of the best
-    constant counts as bad. "lbfgs" ends where a step promises less than a hundredth of it.
+    An epoch that lowers the monitored loss by less than this share of the loss of the best constant
+    counts as bad. "lbfgs" ends if a step promises less than a hundredth of it.
 n_iter_no_change : int or "auto", default="auto"
-    Bad epochs in a row that end the fit; "auto" is a third of `max_iter`, at least 8.
+    Number of bad epochs in a row that ends the fit. "auto" is a third of `max_iter`, at least 8.
 """
 
 _NETWORK = """

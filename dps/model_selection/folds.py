@@ -41,14 +41,13 @@ class PartitionKFold:
     n_splits : int, default=5
         Number of folds, 2 or more.
     by : {"rows", "partitions"}, default="rows"
-        "rows" deals the rows of each partition out to all folds, in an order drawn by chance.
-        "partitions" takes runs of neighbouring partitions as they are: for data in order of time,
-        or whose rows of one partition belong together. Nothing is cut for it.
+        "rows" deals the rows of each partition out to all folds, in a random order. "partitions"
+        uses runs of neighbouring partitions: for data in order of time, or if the rows of a
+        partition belong together.
     stratify : bool, default=False
-        Whether rows are dealt out label by label, so that each fold has its share of each. A y of
-        several columns is not looked at.
+        If True, each fold gets its share of each label. A y of several columns is ignored.
     random_state : int, default=0
-        Which order. It depends on this and on the number of the partition alone.
+        Seed of the order, which depends on it and on the number of the partition alone.
 
     Raises
     ------

@@ -181,7 +181,7 @@ def cross_val_score(  # noqa: PLR0913 - scikit-learn's signature
     estimator, X, y, groups, cv, n_jobs, params, error_score
         As for `cross_validate`.
     scoring : str or callable, optional
-        Likewise, of one metric.
+        The score, as for `cross_validate`, but only one.
 
     Returns
     -------
@@ -215,28 +215,27 @@ def cross_validate(  # noqa: PLR0913 - scikit-learn's signature
     return_estimator: bool = False,
     error_score: float | Literal["raise"] = np.nan,
 ) -> dict[str, Any]:
-    """Fit an estimator on all folds but one, for each fold, and score it there by several metrics.
+    """Fit an estimator without each fold in turn, and score it on that fold by several metrics.
 
     Parameters
     ----------
     estimator : estimator, or pipeline of lazy transformers and one
     X, y
-        As for its `fit`, of Dask or local.
+        Data as for its `fit`, from Dask or local.
     groups : vector of length n, optional
-        Of Dask or local: the group of each row, for a `cv` that keeps groups together. It comes
-        to this process.
+        The group of each row, for a `cv` that keeps groups together. It is fetched to this process.
     scoring : str, callable, list, tuple or dict, optional
         As for `GridSearchCV`; by default the estimator's own `score`.
     cv : int, PartitionKFold, splitter or iterable, optional
         Likewise.
     n_jobs : int, optional
-        Fits at once.
+        Number of concurrent fits.
     params : dict, optional
         Of the estimator's `fit`, such as `sample_weight`.
     return_train_score : bool, default=False
-        Whether the rows that were trained on are scored, too.
+        If True, training rows are scored too.
     return_estimator : bool, default=False
-        Whether to give the fitted estimators.
+        If True, the fitted estimators are returned.
     error_score : "raise" or float, default=nan
         The score of a fit that fails.
 
@@ -301,20 +300,20 @@ def cross_val_predict(
     params: dict[str, Any] | None = None,
     method: str = "predict",
 ) -> Any:
-    """Predict each row by an estimator that was trained on the folds that it is not in.
+    """Predict each row with an estimator that was trained on the other folds.
 
     Parameters
     ----------
     estimator, X, y, groups, cv, n_jobs, params
         As for `cross_validate`; each row must be in one fold.
     method : str, default="predict"
-        Of the estimator: what predicts.
+        Name of the estimator's method that predicts.
 
     Returns
     -------
-    what the method returns of `X`
-        Cut as `X` is, and in the memory of workers. Where a fold was trained without a class, its
-        column holds zeros, or the least float, with scikit-learn's warning.
+    predictions for `X`
+        In partitions like `X`, in the memory of workers. If a fold was trained without a class, the
+        column of that class holds zeros, or the least float, with scikit-learn's warning.
 
     Raises
     ------

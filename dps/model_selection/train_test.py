@@ -58,25 +58,24 @@ def train_test_split(
     shuffle: bool = True,
     stratify: VectorLike | None = None,
 ) -> list[Any]:
-    """Split data of Dask into rows to train on and rows to score on, lazily.
+    """Split Dask data lazily into training and test rows.
 
-    Each partition gives its share to both sides, drawn by chance, and keeps the rows in order:
-    nothing is computed or moves, and both sides have as many partitions. The same rows of each
-    array go to each side. Of local data it is scikit-learn's.
+    Each partition gives a random share of its rows to both sides, in their order. Nothing is
+    computed or moved, and both sides have as many partitions. The same rows of each array go to
+    each side. Local data is split by scikit-learn.
 
     Parameters
     ----------
     *arrays : dask arrays, dataframes or series, or lists of Delayed objects or Futures
-        Cut at the same rows.
+        Arrays with the same rows in each partition.
     test_size, train_size : float or int, optional
-        Shares of all rows, or numbers of them where lengths are known. By default a quarter is
-        scored on, and the rest is trained on.
+        Shares of all rows, or numbers of rows if lengths are known. By default a quarter are test
+        rows.
     random_state : int, RandomState or None, default=None
     shuffle : bool, default=True
-        False takes the first rows to train on and the last ones to score on, of whole partitions'
-        known lengths.
+        False takes the first rows for training and the last ones for testing, if lengths are known.
     stratify : vector of Dask, optional
-        Labels that have their share on both sides, partition by partition.
+        Labels whose shares are kept on both sides, partition by partition.
 
     Returns
     -------

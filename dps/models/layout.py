@@ -24,11 +24,11 @@ class Tensor:
     name : str
     shape : tuple of int
     penalised : bool
-        Whether L1 and L2 penalties apply; they never do to intercepts.
+        If True, L1 and L2 penalties apply.
     trained : bool, default=True
-        Whether an optimizer changes it. What is not trained, such as a running mean, changes by
-        its gradient itself: a model adds to that ``rows * (value - new value)``, and what is
-        applied is the mean over the rows of all replicas, wherever gradients are.
+        If True, the optimizer updates it. A tensor that is not trained, such as a running mean,
+        changes by its gradient: a model adds ``rows * (value - new value)`` to it, and the mean
+        over the rows of all replicas is applied.
 
     Examples
     --------

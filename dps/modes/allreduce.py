@@ -36,33 +36,33 @@ class AllReduce(PausingMode):
 
     .. math:: D = \sum_r n_r (\theta - \theta_r) / \sum_r n_r
 
-    where :math:`\theta` is what all copies were before, and :math:`n_r` the rows of replica r since
-    then. The mean :math:`\theta - D` is local SGD (Lin et al., 2020); an outer step of Nesterov
-    momentum, :math:`v \leftarrow \mu v + D`, :math:`\theta \leftarrow \theta - \eta (D + \mu v)`,
-    is DiLoCo (Douillard et al., 2023). Both papers give all replicas as many rows.
+    where :math:`\theta` is the last common copy, and :math:`n_r` the rows of replica r since then.
+    The mean :math:`\theta - D` is local SGD (Lin et al., 2020); an outer step of Nesterov momentum,
+    :math:`v \leftarrow \mu v + D`, :math:`\theta \leftarrow \theta - \eta (D + \mu v)`, is DiLoCo
+    (Douillard et al., 2023). Both papers give all replicas as many rows.
 
     Parameters
     ----------
     algorithm : {"direct", "ring"}, default="direct"
-        Each host sends every shard its part of the gradient; or it sends to its right neighbour
-        only, 2 (N - 1) messages a step among N hosts. Both move as many bytes. A ring needs fewer
-        connections at work, and takes N - 1 times as long for a message to come round: it is for
-        many hosts and large models. Steps by keys, and L-BFGS, are direct.
+        With "direct" each host sends every shard its part of the gradient. With "ring" it sends to
+        its right neighbour only, in 2 (N - 1) messages a step for N hosts. Both move the same
+        bytes. A ring has fewer active connections and N - 1 times the latency: use it with many
+        hosts and large models. Sparse steps and L-BFGS are direct.
     period : int, default=1
-        Steps from one reduction to the next; the last step of an epoch ends with one, too. With
-        more than 1 there is no L-BFGS.
+        Steps between two reductions. The last step of an epoch ends with one too. More than 1
+        excludes L-BFGS.
     outer : {"average", "nesterov"}, default="average"
-        What is made of the copies.
+        The step from the copies to the next common copy.
     outer_learning_rate : float, default=0.7
-        :math:`\eta`, of ``outer="nesterov"``.
+        :math:`\eta` of ``outer="nesterov"``.
     outer_momentum : float, default=0.9
-        :math:`\mu`, in [0, 1), of ``outer="nesterov"``. Its velocity is 0 at the beginning of each
-        call of `fit` and `partial_fit`.
+        :math:`\mu`, in [0, 1), of ``outer="nesterov"``. Its velocity is 0 at the start of each
+        `fit` and `partial_fit`.
 
     snapshot_every : float or None, default=10.0
-        Seconds between snapshots within an epoch, from which the same replicas go on after a loss,
-        or from a checkpoint; 0: after each step, None: at the ends of epochs only. There are none
-        where steps go by keys (sparse rows), and with `period` or `outer`.
+        Seconds between snapshots within an epoch, from which the same replicas continue after a
+        loss or from a checkpoint. 0 takes one after each step, None only at the ends of epochs.
+        Sparse steps, and `period` or `outer`, have none.
 
     Examples
     --------

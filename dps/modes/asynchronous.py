@@ -31,38 +31,38 @@ _STRENGTH = 0.04
 
 @dataclass(frozen=True, repr=False)
 class Async(Mode):
-    r"""A shard applies each replica's gradient when it comes.
+    r"""A shard applies each replica's gradient when it arrives.
 
     Parameters
     ----------
     max_delay : int or None, default=None
-        Stale synchronous parallel (Ho et al. 2013): a replica begins a step when it is at most so
-        many steps ahead of the slowest, and else waits. None: no replica waits. With 0 each step
-        applies the gradients that all replicas have taken at the same parameters, one after the
-        other: with SGD, equal batches and no penalty that is the step of sync with `batch_size`
-        and learning rate multiplied by the number of replicas, to rounding.
+        Stale synchronous parallel (Ho et al. 2013): a replica waits if it is more than this many
+        steps ahead of the slowest. None bounds nothing. With 0 all replicas compute from the same
+        parameters, and their gradients are applied one after another: with SGD, equal batches and
+        no penalty that is the step of sync with `batch_size` and learning rate multiplied by the
+        number of replicas, to rounding.
     aggregate : int or None, default=None
-        The shard gathers so many gradients and applies :math:`\sum g / \sum n` of them as one
-        update, n their rows; the replica that brings the last one does it. At the end of an epoch
-        the mean of what there is is applied. None: each gradient is an update. It does not go
-        together with `max_delay`, which would not bound what has been gathered and not applied, nor
-        with `compensation`: a mean of gradients of several ages has none.
+        The shard collects this many gradients and applies :math:`\sum g / \sum n` as one update,
+        with n their rows. At the end of an epoch the remaining gradients are applied. None applies
+        each gradient by itself. It does not combine with `max_delay`, which would not bound
+        collected gradients, nor with `compensation`, because a mean of gradients of several ages
+        has none.
     drop_after : int or None, default=None
-        With `aggregate`, gradients that miss more than so many updates are dropped, and their rows
-        counted as `rows_dropped` in ``history_``. With 0 that is what TensorFlow's
-        SyncReplicasOptimizer does, without its tokens. None: none are dropped.
+        With `aggregate`, gradients that miss more updates than this are dropped, and their rows are
+        counted as `rows_dropped` in ``history_``. 0 is TensorFlow's SyncReplicasOptimizer without
+        its tokens. None drops none.
     compensation : {"age", "delay"} or None, default=None
-        What is done about a gradient that misses updates, see the notes.
+        Correction of gradients that miss updates, see the notes.
     compensation_strength : float, default=0.04
         :math:`\lambda` of ``compensation="delay"``.
 
     Notes
     -----
     With ``compensation="age"`` (Zhang, Gupta, Lian and Liu 2016) the learning rate of an update is
-    :math:`\alpha / \max(1, \tau)`, where :math:`\tau` updates came to the shard between the
+    :math:`\alpha / \max(1, \tau)`, where :math:`\tau` is the number of updates between the
     replica's pull and its push. With ``"delay"`` (DC-ASGD-c, Zheng et al. 2017) the mean gradient
-    :math:`g` becomes :math:`g + \lambda\, g \odot g \odot (w_{now} - w_{pulled})`, where the
-    square of g stands for the diagonal of the Hessian.
+    :math:`g` becomes :math:`g + \lambda\, g \odot g \odot (w_{now} - w_{pulled})`, where the square
+    of g approximates the diagonal of the Hessian.
 
     Examples
     --------

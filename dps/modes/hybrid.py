@@ -18,14 +18,13 @@ if TYPE_CHECKING:
 class Hybrid(Mode):
     r"""Dense tensors are trained synchronously, tables of embeddings asynchronously.
 
-    For models with a table on the shards ("PERSIA", Lian et al., 2021). Every replica waits for
-    all, as in sync, for what is dense. Rows of a table are many, and few of them are in two
-    batches at once: each replica updates the rows of its own batch by
+    For models with a table on the shards ("PERSIA", Lian et al., 2021). Dense tensors are updated
+    as in sync. Of N replicas each updates the table rows of its own batch at once by
 
     .. math:: g_r / (N n_r)
 
-    at once, of N replicas, and no replica sums or waits for them. A row that two replicas touch in
-    one step is penalised once for each.
+    No replica sums table rows or waits for them. A row that two replicas touch in one step is
+    penalised once for each.
 
     Examples
     --------

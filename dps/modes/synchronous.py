@@ -28,25 +28,25 @@ _LATE = ("drop", "add")
 class Sync(PausingMode):
     r"""Every update waits for all replicas (the default), or for all but the slowest.
 
-    With backups, of N replicas an update is the mean over those N - b that come first (Chen et
-    al., 2016):
+    With b backups an update is the mean over the first N - b gradients of N replicas (Chen et al.,
+    2016):
 
     .. math:: \sum_{r \in F} g_r / \sum_{r \in F} n_r
 
-    The others do not hold it up. They go on with the step at which the group is by then.
+    A late replica continues with the current step of the group.
 
     Parameters
     ----------
     backups : int, default=0
-        b, replicas that no update waits for; fewer than there are.
+        Number b of replicas that no update waits for; fewer than there are.
     late_gradients : {"drop", "add"}, default="drop"
-        What becomes of a gradient that comes too late: it is dropped, or it counts in the step at
-        work, beside the N - b of that step, as old as it is.
+        Treatment of a late gradient: it is dropped, or it counts in the current step, beside the
+        N - b of that step.
 
     snapshot_every : float or None, default=10.0
-        Seconds between snapshots within an epoch, from which the same replicas go on after a loss,
-        or from a checkpoint; 0: after each step, None: at the ends of epochs only. There are none
-        where steps go by keys (sparse rows), and with backups.
+        Seconds between snapshots within an epoch, from which the same replicas continue after a
+        loss or from a checkpoint. 0 takes one after each step, None only at the ends of epochs.
+        Sparse steps and backups have none.
 
     Examples
     --------

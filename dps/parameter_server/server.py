@@ -55,54 +55,54 @@ class _Where(NamedTuple):
 class ParameterServer(NamedTensors):
     """Named tensors and tables on shards, for all clients and tasks of a cluster.
 
-    With a Dask client the shards are Actors on its workers, without one they are in this process,
-    where threads share them. A server with a name lives until `close`, also when the client that
-    made it leaves; one without ends with that client.
+    With a Dask client the shards are Actors on its workers. Without one they are in this process,
+    and threads share them. A server with a name lives until `close`, even if the client that made
+    it leaves. A server without a name ends with that client.
 
-    A write is done by the process of the shard, one after another on each part of a tensor, so
-    counts are exact, and a caller that dies in the middle leaves nothing half done. A read of a
-    part is a state between two writes. What a call means for several shards is done on each by
-    itself.
+    The process of the shard applies writes to a part of a tensor one after another, so counts are
+    exact, and a caller that dies leaves no partial write. A read sees a part between two writes. A
+    call for several shards acts on each of them separately.
 
-    Handles pickle: tasks that are given one use it, and `connect` makes one from a name.
+    Handles can be pickled and sent to tasks; `connect` makes one from a name.
 
     Parameters
     ----------
     tensors : mapping of str to array or EmbeddingTable, optional
-        Initial values, float32 or float64; integers and lists become float64. More can be made
-        later, see `create`; an estimator with ``server=`` makes those of its model.
+        Initial values, float32 or float64; integers and lists become float64. `create` makes more
+        later, and an estimator with ``server=`` makes the tensors of its model.
     optimizer : str or Optimizer, default="sgd"
-        Applies what is pushed.
+        Applies pushed gradients.
     learning_rate : float, optional
-        The optimizer's own by default.
+        The default is that of the optimizer.
     name : str, optional
-        By which others connect.
+        Name for `connect`.
     n_shards : int or "auto", default="auto"
-        "auto": one for each of `workers`; without these as many as are fastest for the bytes of
-        `tensors`, at most one a host. Without tensors it is one a host.
+        "auto" is one for each of `workers`. Without `workers` it is the fastest number for the
+        bytes of `tensors`, at most one for each host; without tensors one for each host.
     placement : {"contiguous", "balanced", "round_robin"} or callable, default="contiguous"
-        Each tensor cut into equal runs of rows, one a shard; whole tensors, the largest first to
-        the shard that has least; whole tensors in turn; or ``placement(name, shape)``, the shard
-        of each. The rows of tables are on all shards, by a hash of the id.
+        "contiguous" cuts each tensor into equal runs of rows, one for each shard. "balanced" places
+        whole tensors, the largest first, on the shard with the least bytes; "round_robin" places
+        them in turn. A function ``placement(name, shape)`` returns the shard of each tensor. Rows
+        of tables go to all shards by a hash of the id.
     workers : sequence of str or mapping of str to float, optional
-        Addresses of workers that have the shards; or the resources, in Dask's sense, that workers
-        need to have to be given one: ``workers={"server": 1}``.
+        Addresses of workers for the shards, or Dask resources that a worker must have:
+        ``workers={"server": 1}``.
     mirror : bool or "auto", default="auto"
-        Whether each shard has a mirror on another host, or on another worker where there is one
-        host: what has been written is there before the call returns, and goes on from there if the
-        shard's worker dies. A write takes another trip, and memory doubles. "auto" has mirrors
-        where there are two hosts or more.
+        If True, each shard has a mirror on another host, or on another worker if there is one host.
+        Both have each write before the call returns, and the mirror takes over if the shard's
+        worker dies. Memory doubles, and a write takes another round trip. "auto" is True for two
+        hosts or more.
     client : distributed.Client, cluster or address of a scheduler, optional
-        The active one by default; inside of a task none, unless it is given.
+        The default is the active client; in a task none.
     timeout : float, default=60
-        Seconds without an answer that count as a loss.
+        Seconds without an answer after which a shard counts as lost.
 
     Attributes
     ----------
     name : str or None
     tensors : dict of str to tuple of int
-        The shape of each tensor that this object has heard of, as it has of those that it is asked
-        for; of a table the rows that there is room for, and its `dim`.
+        Shapes of the tensors that this object knows; it learns of others when it is asked for them.
+        The shape of a table is its capacity and its `dim`.
 
     Examples
     --------

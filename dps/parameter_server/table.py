@@ -17,22 +17,22 @@ _MOST_ELEMENTS = 1 << 48
 
 @dataclass(frozen=True, kw_only=True)
 class EmbeddingTable:
-    """Rows of a server, each made when its id is first written.
+    """A table of a server, with rows that are made when their id is first written.
 
-    An id without a row reads as the row that it will have. That follows from `random_state` and the
-    id alone.
+    An id without a row reads as the row that it will have, which follows from `random_state` and
+    the id alone.
 
     Parameters
     ----------
     dim : int
-        Elements of a row.
+        Number of elements of a row.
     init : {"zeros", "uniform", "normal"}, default="zeros"
-        What a new row holds: zeros; drawn evenly from [-scale, scale); or from a normal
-        distribution with standard deviation `scale`.
+        Values of a new row: zeros, uniform in [-scale, scale), or normal with standard deviation
+        `scale`.
     scale : float, default=0.05
     capacity : int, default=65536
-        Rows that there is room for at least, on all shards together: some more fit, since each
-        shard is a hash table. Room is taken when the server is made.
+        Minimal number of rows that fit on all shards together. Memory is taken when the server is
+        made.
     random_state : int, default=0
     dtype : {"float32", "float64"}, default="float32"
 

@@ -28,72 +28,69 @@ _OF_CATEGORIES = {"handle_unknown": "ignore", "min_frequency": None, "max_catego
 
 
 class FrameEncoder(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):  # type: ignore[call-arg]
-    """Dataframes of any columns as sparse rows of numbers.
+    """Encode dataframes with any columns as sparse rows of numbers.
 
     ==================================  ====================================================
     column                              becomes
     ==================================  ====================================================
     numbers, bool, nullable or arrow    one column, as it is
-    category                            a column a category, in their order
-    strings                             a column a string, sorted; or `n_buckets`
+    category                            a column for each category, in their order
+    strings                             a column for each string, sorted; or `n_buckets`
     lists of tokens, arrow lists        counts of tokens in `n_buckets`; with `lists` an int
                                         the tokens in order
-    dates, durations                    their parts, if `dates` says so; else an error
+    dates, durations                    their parts with ``dates="parts"``, else an error
     ==================================  ====================================================
 
-    Rows are written as CSR; there is never a dense matrix. Whole numbers that are categories,
-    such as an hour, are made so by ``.astype("category")``. Numbers are not scaled: the estimators
-    do that themselves.
+    Rows are written as CSR, without a dense matrix. Convert whole numbers that are categories, such
+    as an hour, with ``.astype("category")``. Numbers are not scaled; the estimators do that.
 
-    Dask dataframes are read once in `fit`, partition by partition, and only distinct values, sums
-    and counts leave the workers; `transform` is lazy.
+    `fit` reads Dask dataframes once, partition by partition, and only distinct values, sums and
+    counts leave the workers. `transform` is lazy.
 
     Parameters
     ----------
     n_buckets : int or None, default=None
-        Buckets that the categories of each column of categories or strings are hashed into, where
-        there are too many to have a column each. The bucket depends on the category's text alone:
-        it is the same in every process and for every dtype. None is a column a category, and
-        65,536 buckets for lists and interactions.
+        Number of buckets into which the categories of each column are hashed, if there are too many
+        for a column each. The bucket depends on the category's text alone, so it is the same in
+        every process and for every dtype. None makes a column for each category, and 65,536 buckets
+        for lists and interactions.
     missing : {"indicator", "mean", "error"}, default="indicator"
-        What missing values become. "indicator": a missing number becomes the mean of the training
-        rows, a missing list zeros, and a column says so where training rows had missing values,
-        ``missingindicator_age``; a missing category is one more, ``city_nan``, or
-        ``missingindicator_city`` where they are hashed. "mean": without such columns; a missing
-        category becomes zeros. "error": categories as for "indicator"; numbers and lists may not be
-        missing.
+        Treatment of missing values. With "indicator" a missing number becomes the mean of the
+        training rows, a missing list zeros, and a column ``missingindicator_age`` marks them if
+        training rows had missing values; a missing category is a category, ``city_nan``, or
+        ``missingindicator_city`` if categories are hashed. "mean" adds no such columns, and a
+        missing category becomes zeros. With "error" numbers and lists may not be missing.
     lists : "counts" or int, default="counts"
-        What lists of tokens become. An int: their tokens in order, as many at the most; numbers as
-        they are, strings as the numbers of their buckets from 1 on, and nothing behind the end. For
-        models that take columns (docs/howto/own_models.md); others would take a place for a
-        feature.
+        Treatment of lists of tokens. An int keeps that many tokens in order: numbers as they are,
+        strings as bucket numbers from 1 on. It is for models that take columns
+        (docs/howto/own_models.md).
     interactions : sequence of tuples of column names or None, default=()
-        Combinations of the categories of two columns or more, hashed into `n_buckets`; zeros
-        where one of them is missing.
+        Combinations of the categories of two or more columns, hashed into `n_buckets`; zeros if one
+        of them is missing.
     dates : {"error", "parts"}, default="error"
-        What dates become. "parts": ``when_year``, ``when_month``, ``when_day_of_week`` (0: Monday),
-        ``when_hour``, categories by the clock of their time zone; and ``when_days``, the number of
-        days since 1970 in UTC, to three minutes, which is all of a duration.
+        Treatment of dates. "parts" makes ``when_year``, ``when_month``, ``when_day_of_week`` (0:
+        Monday) and ``when_hour``, which are categories in their time zone, and ``when_days``, the
+        days since 1970 in UTC, to three minutes. A duration has only the days.
     handle_unknown : {"ignore", "error", "infrequent_if_exist"}, default="ignore"
-        What a category becomes that was not there in `fit`: zeros; an error; or the column of
-        infrequent ones, where there is one.
+        Treatment of categories that `fit` has not seen: zeros, an error, or the column of
+        infrequent categories if there is one.
     min_frequency : int or float, default=None
-        Categories with fewer rows than this, or than this share of them, go to one column,
+        Categories with fewer rows than this, or than this share of the rows, go to one column,
         ``city_infrequent``, as in scikit-learn's `OneHotEncoder`.
     max_categories : int, default=None
-        Columns of a column's categories at the most, with that of infrequent ones.
+        Maximal number of columns for the categories of a column, with the infrequent one.
     dtype : {"auto", "float32", "float64"} or dtype, default="auto"
-        Of the encoded values. "auto" is float32, half of the memory, if that changes no value:
-        categories, counts, bool, float32, and whole numbers up to 2**24; else float64.
+        Dtype of the encoded values. "auto" is float32 if that changes no value (categories, counts,
+        bool, float32, and whole numbers up to 2**24), else float64.
 
     Attributes
     ----------
     n_features_in_, feature_names_in_
-        Of the frame, as in scikit-learn.
+        As in scikit-learn, of the dataframe.
     n_features_out_ : int
-        Encoded columns.
+        Number of encoded columns.
     dtype_ : dtype
-        Of the encoded values.
+        Dtype of the encoded values.
 
     Examples
     --------

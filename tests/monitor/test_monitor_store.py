@@ -210,7 +210,7 @@ def changed(value: Any, new: Callable[[Any], Any]) -> Iterator[Any]:
 
 @pytest.mark.parametrize("new", [lambda _: object(), lambda _: SCRIPT, lambda _: [], lambda _: -1])
 def test_what_events_are_not_made_of_is_left_out(new: Callable[[Any], Any]) -> None:
-    """Any process may log anything: accepted events have the types of the schema, field by field."""
+    """Any process may log anything: accepted events follow the schema, field by field."""
     panels, seen = [panel(LIGHT) for panel in PANELS.values()], 0
     for one in (*every_kind(), stopped("f"), failed("f")):
         for odd in changed(one, new):

@@ -27,22 +27,22 @@ _PATIENCE, _PAUSE = 10.0, 0.002
 
 
 class ServedModel:
-    """The model that a fit with ``server=`` trains, as it is now.
+    """The newest state of a model that a fit with ``server=`` trains.
 
-    Each call looks whether the fit has closed another epoch since, and takes that over: the
-    parameters of one epoch, never of two. Where the server's memory is mapped, to look takes
-    microseconds. Any client or task of the cluster can make one, also while nothing is trained.
+    Each call checks for a newer closed epoch, which takes microseconds if the server's memory is
+    mapped, and uses the parameters of one epoch, never of two. Any client or task of the cluster
+    can make one, even before or after the fit.
 
     Parameters
     ----------
     server : ParameterServer or str
-        Or its name. Where a server is closed and another one is made under its name, that is
-        followed, from its first closed epoch on.
+        A server, or its name. If it is closed and made again under its name, the new one is
+        followed from its first closed epoch on.
     client : distributed.Client, optional
-        By which it is found, as in `ParameterServer.connect`.
+        Finds the server, as in `ParameterServer.connect`.
     **given
-        Parameters of the estimator that are code, which a server does not hold: `model` of a
-        :class:`~dps.ModelClassifier`; see :func:`dps.load`.
+        Parameters of the estimator that are code, which a server does not hold, such as `model` of
+        a :class:`~dps.ModelClassifier`; see :func:`dps.load`.
 
     Examples
     --------

@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 class Checkpoint:
     """Options of checkpoints: where they go, how often one is taken, and how many are kept.
 
-    Each is a directory in `path`: files that shards write beside training, each its own, and a
-    manifest with their digests, which comes last. ``fit(..., resume=True)`` goes on from the newest
-    one that is whole. They are taken at the ends of epochs, within long ones in sync and allreduce
-    (see :class:`Sync`), and at the end of the fit.
+    A checkpoint is a directory in `path`. Shards write their files beside the training, and a
+    manifest with their digests comes last. ``fit(..., resume=True)`` continues from the newest
+    complete one. Checkpoints are taken at the ends of epochs, within long ones in sync and
+    allreduce (see :class:`Sync`), and at the end of the fit.
 
     Parameters
     ----------
     path : str or path
-        Of a directory for this one fit, which all workers can write to; with a protocol for other
-        file systems than the local one, such as ``"s3://bucket/fit"``, by fsspec.
+        A directory for this one fit that all workers can write to. With a protocol, such as
+        ``"s3://bucket/fit"``, any file system of fsspec.
     every : str or float, default="60s"
-        Time from one to the next, as Dask writes times, or in seconds; 0: after each epoch, or as
-        many as can be written.
+        Time between two checkpoints, as Dask writes times, or in seconds. 0 takes one after each
+        epoch, as far as they can be written.
     keep : int, default=3
-        How many are kept. Older ones go once a newer one is whole.
+        Number of checkpoints that are kept.
 
     Raises
     ------
