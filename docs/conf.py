@@ -62,6 +62,8 @@ html_theme_options = {
     "footer_end": [],
 }
 html_show_sourcelink = False
+html_static_path = ["_static"]
+html_css_files = ["dps.css"]
 
 
 def _is_reachable(host: str) -> bool:
