@@ -1,4 +1,4 @@
-"""What all tests share: a cluster, processes beside them, and that none leaves anything behind."""
+"""Shared fixtures: a cluster, processes beside it, and a check that tests leave nothing behind."""
 
 from __future__ import annotations
 

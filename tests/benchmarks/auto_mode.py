@@ -92,7 +92,7 @@ def stochastic(mode: Any, **more: Any) -> Any:
 
 
 def log_loss(X: Any, y: Any) -> Callable[[Any], float]:
-    """Of all rows, which lie in this process."""
+    """The log loss over all rows, which lie in this process."""
 
     def loss(model: Any) -> float:
         chances = model.predict_proba(X)[np.arange(len(y)), y]

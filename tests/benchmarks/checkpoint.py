@@ -1,4 +1,4 @@
-"""What checkpoints and snapshots cost while training: seconds of epochs with them, against without.
+"""The cost of checkpoints and snapshots: seconds of epochs with them, against without.
 
     python tests/benchmarks/checkpoint.py [--pairs N] [--rows N] [--epochs N] [--quick]
 

@@ -1,4 +1,4 @@
-"""Where defaults must hold: units of y, rare events, few rows, streams that drift.
+"""Cases where defaults must hold: units of y, rare events, few rows, streams that drift.
 
     python tests/benchmarks/defaults.py [--quick] [--only units rare few drift]
 

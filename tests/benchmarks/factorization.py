@@ -148,7 +148,7 @@ def speed(chosen: Any) -> float:
 
 
 def films() -> tuple[Any, Any]:
-    """Who rated which film, and whether with four stars or more."""
+    """Users and films, and labels for ratings of four stars or more."""
     frame = pd.read_parquet(DATA / "movielens-100k.parquet")
     people = ["user_id", "movie_id", "age", "gender", "occupation"]
     rows = frame[people].astype({"user_id": "category", "movie_id": "category"})

@@ -1,4 +1,4 @@
-"""What the benchmarks share: a cluster, turns, a clock, memory and tables.
+"""The common part of the benchmarks: a cluster, turns, a clock, memory and tables.
 
 It must not know what is measured. Memory is the sum of PSS over processes, since RSS counts
 shared pages once for every process; it is read on Linux only.
@@ -141,7 +141,7 @@ class Peak(Watch):
 
     @property
     def added(self) -> float:
-        """What the block took at its peak beside what was there."""
+        """The peak memory of the block beyond that before it."""
         return self.peak - self.before
 
 
@@ -239,7 +239,7 @@ def read_speed(client: Client, workers: Sequence[str] | None = None) -> float:
 
 
 def installed(package: str, module: str) -> bool:
-    """Whether a peer is there; says so where it is not."""
+    """True if a peer is installed; prints a note if it is not."""
     found = importlib.util.find_spec(module) is not None
     if not found:
         print(f"{package}: not installed, left out\n")

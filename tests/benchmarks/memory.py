@@ -40,7 +40,7 @@ _CLUSTER = "two workers of a cluster"
 
 
 def row_bytes(kind: str) -> int:
-    """Of X and y."""
+    """Bytes of a row of X and y."""
     if kind.startswith("CSR"):
         return NONZEROS * (4 + 4) + 4 + 1
     return FEATURES * np.dtype(kind.split()[-1]).itemsize + 1
@@ -62,7 +62,7 @@ def block(kind: str, rows: int, seed: int) -> Any:
 
 
 def labels(X: Any) -> Any:
-    """Of a block."""
+    """Labels of a block."""
     if isinstance(X, pd.DataFrame):
         return pd.Series((X[0] + X[1] > 0).astype(np.int8), name="y")
     return (np.asarray(X[:, :500].sum(axis=1)).ravel() > 0).astype(np.int8)

@@ -1,4 +1,4 @@
-"""What monitoring costs: CPU time of fits that are watched, against the same unwatched.
+"""The cost of monitoring: CPU time of fits that are watched, against the same unwatched.
 
     python tests/benchmarks/monitoring.py [--pairs N] [--rows N] [--quick]
 
@@ -26,7 +26,7 @@ BATCH, BAR = 1024, 0.02
 
 
 def cpu_seconds(pids: list[int]) -> float:
-    """What processes and their threads have computed since they began."""
+    """CPU seconds of processes and their threads since they began."""
     times = [psutil.Process(pid).cpu_times() for pid in pids]
     return sum(time.user + time.system for time in times)
 

@@ -1,4 +1,4 @@
-"""What is set against each other: dps in each mode, and other people's linear models.
+"""The contenders: dps in each mode, and linear models of other libraries.
 
 Each has the settings that are fair to it. Shared is the objective: mean log loss and the penalty of
 ``LogisticRegression(C=1)``. Everything else is at their defaults.
@@ -53,7 +53,7 @@ SOLVERS = ("lbfgs", "newton", "gradient_descent", "proximal_grad", "admm")
 def fastest_solver(
     X: Any, y: Any, above_optimum: Callable[[Any], float], patience: float, enough: float = 1e-4
 ) -> tuple[str, str]:
-    """Which of dask-ml's solvers is the first at the optimum, and a word on each.
+    """The first of dask-ml's solvers at the optimum, and a remark on each.
 
     None is given longer than the fastest so far, or than `patience` seconds.
     """

@@ -37,7 +37,7 @@ def problems(quick: bool) -> dict[str, tuple[Any, Any]]:
 
 
 def peer(regression: bool) -> Any:
-    """What scikit-learn's users make by hand."""
+    """The pipeline that users of scikit-learn write."""
     columns = make_column_transformer(
         (OneHotEncoder(handle_unknown="ignore"), make_column_selector(dtype_exclude="number")),
         (StandardScaler(), make_column_selector(dtype_include="number")),

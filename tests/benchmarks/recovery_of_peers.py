@@ -1,4 +1,4 @@
-"""What one killed worker costs: dps, Ray Train (PyTorch DDP) and xgboost.dask, in one run.
+"""The cost of one killed worker: dps, Ray Train (PyTorch DDP) and xgboost.dask, in one run.
 
     python tests/benchmarks/recovery_of_peers.py [--repeat K]
 
@@ -45,7 +45,7 @@ def rows() -> tuple[Any, Any]:
 
 
 class Notes:
-    """What is noted of epochs that have ended, by all processes: when, which, by whom.
+    """Notes of all processes on closed epochs: when, which, from whom.
 
     Parameters
     ----------

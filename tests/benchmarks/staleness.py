@@ -1,4 +1,4 @@
-"""How far apart replicas are under a bound, and how stale their gradients: never beyond it.
+"""The distance of replicas under a bound, and the staleness of gradients: never beyond it.
 
     python tests/benchmarks/staleness.py [--steps N] [--quick]
 

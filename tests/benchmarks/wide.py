@@ -42,7 +42,7 @@ def text(rows: int, width: int) -> tuple[Any, Any]:
 
 
 def microseconds(client: Client, data: Any, mode: str) -> float:
-    """Of a step, over all replicas together in sync, over those of one in async."""
+    """Microseconds of a step, over all replicas together in sync, over one in async."""
     X, y = data
     model = LinearClassifier(
         optimizer="adagrad", batch_size=BATCH, mode=mode, max_iter=3, tol=None, client=client,

@@ -178,7 +178,7 @@ class Case:
         )
 
     def estimator(self, client: Client, **more: Any) -> Any:
-        """What is fitted."""
+        """The estimator to fit."""
         more |= {} if self.model == "lbfgs" else {"batch_size": 100}
         if self.model in ("sgd", "adam", "lbfgs"):
             more["loss"] = Slow(seconds=0.01)
@@ -293,7 +293,7 @@ class Case:
 
 
 def left_behind(client: Client, fits: list[str]) -> list[str]:
-    """What of fits is still there once they have ended."""
+    """The remains of ended fits."""
 
     def tasks(dask_scheduler: Any) -> list[str]:
         return [str(key) for key in dask_scheduler.tasks if "dps-" in str(key)]

@@ -49,11 +49,11 @@ class Neighbour:
         """Begin; what goes on beside the fit does so in a thread."""
 
     def explains(self, error: BaseException) -> bool:
-        """Whether an error before training is its doing."""
+        """True if an error before training is its doing."""
         return False
 
     def harm(self) -> list[str]:
-        """How it was harmed. Called once the fit has ended."""
+        """The harm done to it. Called once the fit has ended."""
         return []
 
     def end(self) -> None:

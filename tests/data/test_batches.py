@@ -96,7 +96,7 @@ class Recorder:
 def batches(
     rows: Source, steps: int, epoch: int, look: Any, first: int = 0, every: int = 0
 ) -> list[list[Any]]:
-    """What a look at the parts of each batch from the first on has found, with pauses."""
+    """Results of a look at the parts of each batch from the first on, with pauses."""
     with Group(n_ranks=1, size=1) as group:
         (channel,) = group.channels
         model: Any = Recorder(channel, steps, look)

@@ -1,4 +1,4 @@
-"""What one look at a partition finds."""
+"""A look at a partition finds rows, classes and defects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far columns spread, from a sample of their rows, against NumPy on all."""
+"""The spread of columns in a sample of their rows, against NumPy on all."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def imported(path: Path, top_level: bool = False) -> set[str]:
 
 
 def offenders(allowed: Callable[[Path], set[str]]) -> dict[str, set[str]]:
-    """What a module imports and may not, of each that does so."""
+    """Forbidden imports, by module."""
     found = {str(path.relative_to(PACKAGE)): allowed(path) for path in MODULES}
     assert len(found) > 150
     return {name: imports for name, imports in found.items() if imports}
@@ -124,7 +124,7 @@ def test_no_files_import_each_other() -> None:
 
 
 def needed(path: Path) -> set[str]:
-    """What a module imports outside of functions."""
+    """Imports of a module outside of functions."""
     names, left = set(), list(ast.parse(path.read_text()).body)
     while left:
         node = left.pop()
@@ -173,7 +173,7 @@ RUNTIME = [
 
 
 def fields_of(path: Path) -> dict[str, int]:
-    """How many fields each class of a file has of its own."""
+    """Numbers of fields that each class of a file has of its own."""
     text = path.read_text()
     if path.suffix == ".pxd":
         field = r"    cdef (?!.*\().*"

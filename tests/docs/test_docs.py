@@ -1,4 +1,4 @@
-"""What the documentation shows runs, and what it points at exists."""
+"""The examples of the documentation run, and its links lead somewhere."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def scores(names: dict[str, Any], model: str) -> float:
 
 
 def recipe_keeps_the_contract(estimator: Any) -> bool:
-    """Whether an estimator keeps scikit-learn's contract, but for what holds at an optimum."""
+    """True if an estimator keeps scikit-learn's contract, except at an optimum."""
     by_steps = {
         f"check_sample_weight_equivalence_on_{kind}_data": "steps are stochastic"
         for kind in ("dense", "sparse")

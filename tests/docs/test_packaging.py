@@ -1,4 +1,4 @@
-"""What a wheel, an archive and a conda package say of dps agrees."""
+"""A wheel, an archive and a conda package agree about dps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What scikit-learn's settings and other libraries' habits ask of estimators."""
+"""Estimators follow scikit-learn's settings and other libraries' habits."""
 
 from __future__ import annotations
 

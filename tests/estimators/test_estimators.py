@@ -1,4 +1,4 @@
-"""What users see: containers, lazy predictions, labels, copies, and honoured parameters."""
+"""Estimators for users: containers, lazy predictions, labels, copies, and honoured parameters."""
 
 from __future__ import annotations
 

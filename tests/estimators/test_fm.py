@@ -32,7 +32,7 @@ LAYERS = ((), (8, 4))
 
 
 def likes(n: int, seed: int = 0) -> tuple[pd.DataFrame, Any]:
-    """Who likes what, by tastes that no weight of either tells: a frame and labels."""
+    """Choices that depend on pairs, which no single weight explains: a frame and labels."""
     rng = np.random.default_rng(seed)
     who, what = rng.integers(0, 60, n), rng.integers(0, 40, n)
     frame = pd.DataFrame(

@@ -31,7 +31,7 @@ OPTIONS: dict[str, Any] = {
 
 
 def people() -> tuple[pd.DataFrame, Any]:
-    """Who chose what; a tenth of the columns of either is never touched."""
+    """Choices of people; a tenth of the columns of either is never touched."""
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(
         {
@@ -50,7 +50,7 @@ SPARSE = scipy.sparse.csr_array(FrameEncoder().fit_transform(FRAME[["who", "what
 
 
 def facts(model: Any) -> tuple[Any, ...]:
-    """What a fit has left, row by row of the ids that have one."""
+    """The results of a fit, row by row of the ids that have one."""
     return model.embeddings().to_numpy().tobytes(), model.intercept_.tobytes(), model.loss_
 
 

@@ -1,4 +1,4 @@
-"""What cannot be honoured is an error, and nothing is read as something else."""
+"""Arguments that cannot be honoured are errors, and none is misread."""
 
 from __future__ import annotations
 

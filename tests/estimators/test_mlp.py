@@ -302,7 +302,7 @@ def test_a_network_of_few_rows_is_not_over_confident() -> None:
 
 def test_the_decay_follows_from_the_rows_of_labels() -> None:
     def close(make: Any, fit: Callable[[Any], Any], decay: float) -> bool:
-        """Whether a fit by default has that decay, to the epsilon of its AdamW."""
+        """True if a default fit has that decay, to the epsilon of its AdamW."""
         given = [AdamW(beta2=0.95, weight_decay=factor * decay) for factor in (1, 1.05)]
         models = [fit(make(**QUICK, optimizer=each)) for each in ("auto", *given)]
         auto, same, other = (np.concatenate([w.ravel() for w in m.coefs_]) for m in models)

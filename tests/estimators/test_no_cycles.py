@@ -1,4 +1,4 @@
-"""What a call has used is freed when it returns, not when the garbage collector runs.
+"""Memory of a call is freed when it returns, without the garbage collector.
 
 Else a fit would hold a user's partitions on the cluster, and its own parameters, for a while.
 """

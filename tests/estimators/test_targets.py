@@ -233,7 +233,7 @@ def test_the_loss_of_the_mean_is_that_a_deviation_off():
 
 
 def _labels_of_validation(y, seed, **options):
-    """How many rows of label 1 are held out, by what a score sees."""
+    """Number of held-out rows with label 1, seen through a score."""
     seen = []
 
     def of_rows(y_true, y_pred):

@@ -1,4 +1,4 @@
-"""What scikit-learn is given predicts what dps does, without dps, and becomes ONNX."""
+"""Exported scikit-learn models predict the same without dps, and become ONNX."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def forge(path: Path, change: Callable[[Any, dict[str, Any]], Any]) -> None:
 
 
 def put(value: Any, *keys: Any) -> Callable[[Any, dict[str, Any]], None]:
-    """What sets a value somewhere in the manifest."""
+    """A function that sets a value somewhere in the manifest."""
 
     def change(content: Any, arrays: dict[str, Any]) -> None:
         *way, last = keys
@@ -92,7 +92,7 @@ def put(value: Any, *keys: Any) -> Callable[[Any, dict[str, Any]], None]:
 
 
 def array(name: str, change: Callable[[Any], Any]) -> Callable[[Any, dict[str, Any]], None]:
-    """What changes an array, and what the manifest says of it."""
+    """A function that changes an array and its entry in the manifest."""
 
     def apply(content: Any, arrays: dict[str, Any]) -> None:
         arrays[name] = np.ascontiguousarray(change(arrays[name]))

@@ -1,4 +1,4 @@
-"""What was saved is loaded as it was, carries on as it would have, or is refused in words."""
+"""A saved model loads unchanged and continues, or is refused with a reason."""
 
 from __future__ import annotations
 

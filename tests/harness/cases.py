@@ -1,4 +1,4 @@
-"""Which cases a test has: pairs of options in place of all their combinations, and slow ones."""
+"""The cases of a test: pairs of options in place of all combinations, and slow ones."""
 
 from __future__ import annotations
 

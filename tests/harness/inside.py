@@ -1,4 +1,4 @@
-"""What tests look at inside of estimators, by one name each."""
+"""The internals of estimators that tests look at, by one name each."""
 
 from __future__ import annotations
 

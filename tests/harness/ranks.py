@@ -176,7 +176,7 @@ class Group:
 
 
 def at_once(functions: list[Callable[[], Any]]) -> list[Any]:
-    """What each returns or raises, in a thread of its own."""
+    """Run functions in threads of their own; return their results or errors."""
     ends: list[Any] = [None] * len(functions)
 
     def run(number: int) -> None:

@@ -25,7 +25,7 @@ class Source:
 
     @property
     def readings(self) -> int:
-        """How many there were since this was asked last."""
+        """Number of readings since the last call."""
         number = os.path.getsize(self.file)
         os.truncate(self.file, 0)
         return number

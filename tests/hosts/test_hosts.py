@@ -1,4 +1,4 @@
-"""What is promised of several hosts, on two that have nothing in common but a cable.
+"""Promises for several hosts, on two that share nothing but a cable.
 
 They are network namespaces of this machine, each with a ``/dev/shm`` of its own, so that no
 window is mapped from the other. The host to compare with is this one.
@@ -478,7 +478,7 @@ def test_ranks_that_sum_on_their_host_go_on_without_one(
 
 
 def events(client: Client, kind: str) -> list[Any]:
-    """What fits have said of themselves."""
+    """Events of fits."""
     return [event for _, event in client.get_events("dps") if event["kind"] == kind]
 
 
@@ -560,12 +560,12 @@ def test_fits_across_hosts_go_on_when_a_worker_is_killed(
 
 
 def connecting(dask_scheduler: Any) -> int:
-    """How many workers the scheduler tries to reach."""
+    """Number of workers that the scheduler tries to reach."""
     return len(dask_scheduler.rpc._connecting)
 
 
 def threads(worker: Any) -> int:
-    """How many threads the process of a worker has."""
+    """Number of threads of a worker's process."""
     return psutil.Process(worker.pid).num_threads()
 
 

@@ -128,7 +128,7 @@ def data(sparse: bool = False) -> tuple[Any, Any]:
 
 @dataclass
 class Begun:
-    """What fits of this test have begun: the mode of each generation, and epochs before it."""
+    """Fits of this test: the mode of each generation, and the epochs before it."""
 
     modes: list[Mode]
     epochs: list[int]

@@ -1,4 +1,4 @@
-"""What has been trained is kept, whatever happens while a fit is brought to its end."""
+"""Trained parameters are kept, whatever happens while a fit ends."""
 
 from __future__ import annotations
 

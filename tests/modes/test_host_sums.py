@@ -53,7 +53,7 @@ def mean(step: int, dtype: str) -> np.ndarray:
 
 
 def expected(dtype: str) -> np.ndarray:
-    """What Adagrad makes of these means on one rank."""
+    """The result of Adagrad on one rank for these means."""
     with Group(n_ranks=1, size=SIZE, dtype=dtype, optimizer=Adagrad()) as group:
         (channel,) = group.channels
         channel.pull()

@@ -49,7 +49,7 @@ def mean(parts: list[np.ndarray], count: int) -> np.ndarray:
 
 
 def expected(means: list[np.ndarray]) -> np.ndarray:
-    """What Adagrad makes of these means on one rank."""
+    """The result of Adagrad on one rank for these means."""
     size, dtype = len(means[0]), means[0].dtype.name
     with Group(n_ranks=1, size=size, dtype=dtype, optimizer=Adagrad()) as group:
         (channel,) = group.channels

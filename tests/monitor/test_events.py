@@ -1,4 +1,4 @@
-"""What a fit on a cluster says of itself: events, stragglers, metrics, spans."""
+"""Reports of a fit on a cluster: events, stragglers, metrics, spans."""
 
 from __future__ import annotations
 

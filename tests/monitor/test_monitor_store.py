@@ -1,4 +1,4 @@
-"""What the page remembers of fits, from events in whatever order they come."""
+"""The page's memory of fits, from events in any order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a fit says of itself: its report, its advice, its progress."""
+"""Reports of a fit: text, advice, progress."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ Story = Callable[[float, int], Moment]
 def told(
     story: Story, seconds: float, *, n: int = 3, together: bool = True
 ) -> dict[float, Verdict]:
-    """What the rule says when, if it looks four times a second."""
+    """Verdicts of the rule by time, if it looks four times a second."""
     watched, found = Stragglers(together=together), {}
     for tick in range(int(4 * seconds) + 1):
         for verdict in watched.look(tick / 4, [story(tick / 4, rank) for rank in range(n)]):

@@ -449,7 +449,7 @@ def test_a_write_that_comes_again_is_done_once() -> None:
     mirror = TensorShardState(spec, 0, shared=False, leads=False)
 
     def ask(*messages: bytes) -> list[int]:
-        """How requests ended."""
+        """Endings of the requests."""
         with socket.create_server(("127.0.0.1", 0)) as listening:
             ours = socket.create_connection(listening.getsockname())
             theirs, _ = listening.accept()

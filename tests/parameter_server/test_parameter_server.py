@@ -75,7 +75,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 
 def twin(optimizer: Optimizer, params: np.ndarray, pushes: Any, rate: float) -> np.ndarray:
-    """What pushes make of a tensor: the optimizer on the rows that each of them touches."""
+    """The twin of pushes to a tensor: the optimizer on the rows that each of them touches."""
     params = params.copy()
     state = np.zeros((optimizer.state_rows, *params.shape), params.dtype)
     optimizer.initialize(state)

@@ -1,4 +1,4 @@
-"""What was closed is never lost by what follows: a full disk, a loss, an error of any class."""
+"""Closed epochs survive what follows: a full disk, a loss, an error of any class."""
 
 from __future__ import annotations
 

@@ -432,7 +432,7 @@ def test_a_server_whose_scheduler_has_been_killed_says_so(
 
 
 def rests(processes: Sequence[subprocess.Popen[Any]]) -> bool:
-    """Whether processes do next to nothing, seen over a while."""
+    """True if processes are almost idle over a while."""
     watched = [psutil.Process(process.pid) for process in processes]
 
     def worked() -> float:

@@ -1,4 +1,4 @@
-"""Who makes progress is never accused, wherever others wait; who is stuck is named in time."""
+"""Progress is never blamed, wherever others wait; a stuck replica is named in time."""
 
 from __future__ import annotations
 

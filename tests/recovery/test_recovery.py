@@ -1,4 +1,4 @@
-"""What a fit goes on with after a worker was killed: rows, state, bits; and when it cannot."""
+"""The state after a killed worker: rows, parameters, bits; and when a fit cannot continue."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def client(mortal: Client) -> Client:
 
 
 def training(client: Client) -> int:
-    """Of how many fits epochs have been closed."""
+    """Number of fits with closed epochs."""
     events = [event for _, event in client.get_events("dps")]
     return len({event["fit"] for event in events if event["kind"] == "epochs"})
 

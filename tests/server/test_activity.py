@@ -1,4 +1,4 @@
-"""What ranks count: every nanosecond once, staleness exactly, the same in every loop and mode."""
+"""Counts of ranks: every nanosecond once, staleness exactly, the same in every loop and mode."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from dps.training.replica.activity import RankActivity
 
 @pytest.fixture
 def results(monkeypatch: pytest.MonkeyPatch) -> list[FitResult]:
-    """What fits of this test have ended with."""
+    """Results of the fits of this test."""
     kept: list[FitResult] = []
     train = dps.estimators.fit.fit.train
 

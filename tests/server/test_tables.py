@@ -75,7 +75,7 @@ def trained(
     optimizer: Optimizer | None = None,
     **options: Any,
 ) -> Any:
-    """What is held after an epoch; a whole vector has what a table's new rows have."""
+    """The parameters after an epoch; a whole vector has a table's new rows."""
     with Group(
         mode, n_ranks, SIZE, table=table, keyed=rates(table),
         optimizer=optimizer or Adagrad(), **options,

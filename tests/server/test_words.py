@@ -41,7 +41,7 @@ class Words:
         until(lambda: self._sleepers[0] > before, "it sleeps")
 
     def end(self) -> dict[Any, Any]:
-        """How each wait has ended."""
+        """Endings of each wait."""
         for thread in self._threads:
             thread.join(LONG / 2)
         return self.ended

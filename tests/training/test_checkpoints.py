@@ -186,7 +186,7 @@ def test_a_fit_is_resumed_in_the_middle_of_an_epoch(
 
 
 def child(path: Path, mode: str) -> None:
-    """What the test's processes run, which may be killed."""
+    """The code of the test's processes, which may be killed."""
     X, y = data(rows=20_000)
     often(made(dps.LinearClassifier, path, **SLOW, mode=mode)).fit(X, y, resume=True).save(
         path.with_suffix(".model")

@@ -60,7 +60,7 @@ class Bowl:
 def on_ranks(
     n_ranks: int, size: int, work: Callable[[int, Channel], Any], far: Any = ()
 ) -> list[Any]:
-    """What each rank makes of its channel, in a thread of its own; or why it could not."""
+    """Results of each rank on its channel, in a thread of its own; or its error."""
     with Group(n_ranks=n_ranks, size=size, far=far, timeout=10.0) as group:
         return at_once(
             [lambda r=rank: work(r, group.channels[r]) for rank in range(n_ranks)]  # type: ignore[misc]
@@ -68,7 +68,7 @@ def on_ranks(
 
 
 def descend(bowls: list[Bowl], steps: int = 50) -> list[float | Exception]:
-    """Where each rank ends, or why not."""
+    """Final values of each rank, or its error."""
     model: Any = SimpleNamespace(
         layout=LinearModel(1, 1, SquaredError(), fit_intercept=False).layout
     )

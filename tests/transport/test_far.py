@@ -212,7 +212,7 @@ def test_a_step_is_under_way_on_all_shards_at_once(client: Client) -> None:
 
 
 def alone_at_a_barrier(remote: Remote, timeout: float) -> BaseException | None:
-    """What becomes of a rank that waits for another, which never comes."""
+    """The fate of a rank that waits for another, which never comes."""
     way = link(remote, timeout=timeout)
     step = step_of(way)
     get_worker().log_event("dps-test", "waiting")

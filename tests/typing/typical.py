@@ -1,4 +1,4 @@
-"""What users write, for type checkers. CI has mypy and pyright read it; nothing runs it.
+"""Typical user code, for type checkers. CI has mypy and pyright read it; nothing runs it.
 
 A line that ends in ``type: ignore`` is wrong, and both have to say so.
 """

@@ -99,7 +99,7 @@ def test_narrow_dense_and_often_used_columns_are_left_alone(data):
 
 
 def test_an_optimizer_in_python_sees_all_columns(data):
-    """Who knows what it does where there is no gradient?"""
+    """The effect of an optimizer without gradients is unknown, so it sees all columns."""
 
     @dataclass(frozen=True)
     class Drifting(Optimizer):

@@ -509,7 +509,7 @@ def test_a_search_of_some_rows_first_saves_passes_over_all(order: str) -> None:
 
 
 def test_a_search_of_some_rows_is_no_longer_than_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of classes that a line separates there is no optimum, and without `tol` no end."""
+    """Separable classes have no optimum, and without `tol` no end."""
     counts: list[int] = []
     step = full_batch._Descent.step
 
