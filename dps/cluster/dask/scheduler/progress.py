@@ -38,7 +38,7 @@ class TaskProgress:
 
     def error(self, n_tasks: int, seconds: float) -> ClusterError:
         """An error that says what has gone wrong, where, and what to do."""
-        begins = f"Dask has not got on with {n_tasks} partitions or tasks for {seconds:.3g} s: "
+        begins = f"no progress on {n_tasks} partitions or tasks for {seconds:.3g} s: "
         here = {worker: since for worker, since in self.silent.items() if worker in self.signs}
         gone = here or ({} if self.paused or self.busy else self.silent)
         if gone:
@@ -50,7 +50,7 @@ class TaskProgress:
             )
         if self.paused:
             return ClusterError(
-                f"{begins}it has paused {len(self.paused)} of {self.n_workers} workers, whose "
+                f"{begins}Dask has paused {len(self.paused)} of {self.n_workers} workers, whose "
                 f"memory is nearly full ({', '.join(self.paused)}); give workers more memory, or "
                 "make partitions smaller"
             )
