@@ -297,10 +297,11 @@ class _Factorization(Planned):
     def to_onnx(self) -> Any:
         """The machine as ONNX, from the columns of an array or a dataframe on.
 
-        It needs onnx, and skl2onnx where a dataframe is encoded. An array is one input "X" (n,
-        n_features); of a dataframe each column is an input (n, 1) by its name: numbers as float32,
-        categories as text, or int64. Outputs are as skl2onnx names them: of a classifier "label"
-        and "probabilities", or "scores" where the loss has none; else "variable".
+        It needs onnx, and skl2onnx for encoded dataframes. An array is one input "X" (n,
+        n_features); each column of a dataframe is an input (n, 1) with its name: numbers as
+        float32, categories as text or int64. Outputs have skl2onnx's names: "label" and
+        "probabilities" of a classifier, or "scores" if the loss has no probabilities; else
+        "variable".
 
         Returns
         -------
@@ -309,7 +310,7 @@ class _Factorization(Planned):
         Raises
         ------
         ValueError
-            The encoder does what ONNX has not, or the table is too long for dense rows.
+            ONNX lacks a feature of the encoder, or the table is too long for dense rows.
         """
         check_is_fitted(self)
         from dps.estimators.export.onnx import onnx_machine
@@ -322,10 +323,10 @@ class _Factorization(Planned):
         Returns
         -------
         pandas.DataFrame
-            Columns are ``weight``, of several outputs ``weight_`` and the class or the number of
-            the output, then ``factor_0`` and so on. The index is (field, category) for encoded
-            dataframes, where a number has a row for each of its knots; (feature, knot) for arrays
-            of numbers; names of columns for wide sparse rows.
+            Columns are ``weight`` (for several outputs ``weight_`` with the class or number of the
+            output), then ``factor_0`` and so on. The index is (field, category) for encoded
+            dataframes, in which a number has a row for each knot; (feature, knot) for arrays of
+            numbers; column names for wide sparse rows.
 
         Examples
         --------

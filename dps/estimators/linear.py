@@ -265,13 +265,13 @@ class _Linear(DistributedEstimator):
     def to_sklearn(self) -> Any:
         """A fitted estimator of scikit-learn that predicts the same, to rounding.
 
-        ``LogisticRegression``, or ``SGDClassifier`` for the other losses of labels; ``Ridge``,
-        ``QuantileRegressor``, ``PoissonRegressor``, ``GammaRegressor``, or ``SGDRegressor``, for
-        several targets in a ``MultiOutputRegressor``. It is made to predict: of its parameters
-        only the loss and `fit_intercept` are those of this estimator. It knows neither dps nor
-        Dask, and skl2onnx makes ONNX of it. Where dataframes are encoded, it is a ``Pipeline`` of
-        a ``ColumnTransformer`` and such an estimator; of `encoder_`, which is of dps, where there
-        are buckets, lists, interactions or parts of dates.
+        It is a ``LogisticRegression``, or ``SGDClassifier`` for other losses; a ``Ridge``,
+        ``QuantileRegressor``, ``PoissonRegressor``, ``GammaRegressor`` or ``SGDRegressor``, for
+        several targets in a ``MultiOutputRegressor``. It is for predictions: only the loss and
+        `fit_intercept` are those of this estimator. It needs neither dps nor Dask, and skl2onnx
+        converts it to ONNX. For encoded dataframes it is a ``Pipeline`` with a
+        ``ColumnTransformer``; with buckets, lists, interactions or parts of dates with `encoder_`,
+        which needs dps.
 
         Returns
         -------
@@ -280,7 +280,7 @@ class _Linear(DistributedEstimator):
         Raises
         ------
         NotFittedError
-            There is nothing trained yet.
+            The estimator has not been fitted.
         ValueError
             scikit-learn has no such loss.
 
@@ -302,9 +302,8 @@ class _Linear(DistributedEstimator):
 
         Returns
         -------
-        pandas.Series, or DataFrame with a column a class or an output where there are several
-            Of a dataframe that was encoded, the names are those of the encoded columns, such as
-            ``origin_JFK``.
+        pandas.Series, or DataFrame with a column for each of several classes or outputs
+            An encoded dataframe has the names of its encoded columns, such as ``origin_JFK``.
 
         Examples
         --------
@@ -349,13 +348,13 @@ class LinearClassifier(_Linear, Classifier):
     coef_ : array of shape (1, n_features) or (n_classes, n_features)
     intercept_ : array of shape (1,) or (n_classes,)
     classes_ : array of shape (n_classes,)
-        Of a y of several columns, their numbers.
+        The numbers of the columns if y has several.
     multilabel_ : bool
-        Whether y had several columns, one a label.
+        True if y had several columns, one for each label.
     alpha_ : float
         The strength of the penalty.
     standardize_ : bool
-        Whether numbers are standardized.
+        True if numbers are standardized.
     alpha_path_ : array of shape (n, 3)
         With ``alpha="cv"``: strengths that were tried, the loss on held-out rows of each, and
         whether numbers were standardized.
@@ -396,7 +395,7 @@ class LinearRegressor(_Linear, Regressor):
     alpha_ : float
         The strength of the penalty.
     standardize_ : bool
-        Whether numbers are standardized.
+        True if numbers are standardized.
     alpha_path_ : array of shape (n, 3)
         With ``alpha="cv"``: strengths that were tried, the loss on held-out rows of each, and
         whether numbers were standardized.

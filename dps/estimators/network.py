@@ -212,7 +212,7 @@ class _Perceptron(Planned):
         Raises
         ------
         NotFittedError
-            There is nothing trained yet.
+            The estimator has not been fitted.
         ValueError
             scikit-learn has no such network: it has no ``activation="silu"``, others than "relu"
             only with ``embedding_size=0`` and without categories, and of the losses of labels the
@@ -257,9 +257,9 @@ class MLPClassifier(_Perceptron, Classifier):
     Attributes
     ----------
     classes_ : array of shape (n_classes,)
-        Of a y of several columns, their numbers.
+        The numbers of the columns if y has several.
     multilabel_ : bool
-        Whether y had several columns, one a label.
+        True if y had several columns, one for each label.
     <network>
     <attributes>
 

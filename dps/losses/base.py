@@ -97,9 +97,9 @@ class Loss(Configuration, ABC):
         the derivative jumps. Quasi-Newton methods need a finite one, or a kernel that rounds kinks.
         Of a loss written in Python it is found from the derivatives, see `bend`.
     domain : str or None
-        What targets of a regression must be, in words, see `allows`.
+        Description of valid targets of a regression, see `allows`.
     kernel : LossKernel or None
-        What `evaluate` runs, and native loops.
+        The kernel of `evaluate` and of native loops.
 
     Examples
     --------

@@ -47,10 +47,10 @@ def accuracy_score(
     y_pred : likewise
         Labels; partition i belongs to partition i of `y_true`.
     normalize : bool, default=True
-        Whether to divide by the weight of all rows.
+        If True, the result is divided by the weight of all rows.
     sample_weight : likewise, optional
     client : distributed.Client, cluster or address, optional
-        Where to compute; by default wherever Dask does.
+        Client that computes. The default is Dask's scheduler.
 
     Returns
     -------
@@ -101,7 +101,7 @@ def log_loss(
     y_proba : array, dask array, dask series or dataframe of shape (n,) or (n, n_classes)
         Probabilities: of the second class, or of all, in the order of sorted labels.
     normalize : bool, default=True
-        Whether to divide by the weight of all rows.
+        If True, the result is divided by the weight of all rows.
     sample_weight : vector of length n, optional
     labels : array of shape (n_classes,), optional
         All labels, if they do not all occur in `y_true`.

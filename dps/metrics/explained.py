@@ -46,7 +46,7 @@ def d2_tweedie_score(
         0 is the squared error, 1 Poisson's deviance, 2 that of the gamma distribution, 3 that of
         the inverse Gaussian.
     client : distributed.Client, cluster or address, optional
-        Where to compute; by default wherever Dask does.
+        Client that computes. The default is Dask's scheduler.
 
     Returns
     -------
@@ -105,7 +105,7 @@ def d2_pinball_score(
 default="uniform_average"
         The mean of several outputs, all of them, or their mean with such weights.
     client : distributed.Client, cluster or address, optional
-        Where to compute; by default wherever Dask does.
+        Client that computes. The default is Dask's scheduler.
 
     Returns
     -------

@@ -47,7 +47,7 @@ def f1_score(
     zero_division : {"warn", 0, 1, nan}, default="warn"
         What it is where nothing is to be divided by.
     client : distributed.Client, cluster or address, optional
-        Where to compute; by default wherever Dask does.
+        Client that computes. The default is Dask's scheduler.
 
     Returns
     -------

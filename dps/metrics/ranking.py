@@ -72,7 +72,7 @@ def roc_auc_score(
     labels : array of shape (n_classes,), optional
         All labels, if they do not all occur in `y_true`.
     client : distributed.Client, cluster or address, optional
-        Where to compute; by default wherever Dask does.
+        Client that computes. The default is Dask's scheduler.
 
     Returns
     -------

@@ -38,7 +38,7 @@ def mean_squared_error(
 default="uniform_average"
         The mean of several outputs, all of them, or their mean with such weights.
     client : distributed.Client, cluster or address, optional
-        Where to compute; by default wherever Dask does.
+        Client that computes. The default is Dask's scheduler.
 
     Returns
     -------

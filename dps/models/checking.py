@@ -34,31 +34,31 @@ def check(
 ) -> None:
     """Raise unless a model does what :class:`dps.ModelClassifier` will ask of it.
 
-    Shapes and names, what is written and what is not, the same results for the same random
-    numbers, weights, and the gradient by finite differences, in float64.
+    It checks shapes, names, writes, reproducibility for the same random numbers, weights, and the
+    gradient by finite differences, in float64.
 
     Parameters
     ----------
     model : object
         With `layout`, `init`, `loss_gradient` and `raw`.
     X : ndarray or sparse matrix of shape (n, n_features)
-        Of a model that takes columns a mapping of names to vectors, such as a dataframe: of numbers
-        as floats, of codes as integers. Or arrays of more dimensions, or a dict or tuple of arrays.
+        For a model that takes columns, a mapping of names to vectors, such as a dataframe: numbers
+        as floats, codes as integers. Or arrays of more dimensions, or a dict or tuple of arrays.
     y : array-like of shape (n,) or (n, n_outputs)
         Labels, or numbers.
     classification : bool, optional
-        Whether `y` holds labels. None: if it is of no floats.
+        True if `y` holds labels. None decides by its dtype: floats are numbers.
     additive : bool, default=True
-        Whether the loss of rows together is to be the sum of their losses; not where rows of a
-        batch know of each other, as where it is normalised.
+        True if the loss of a batch must be the sum of the losses of its rows. Set it to False if
+        rows of a batch affect each other, as with batch normalization.
     n_samples : int, default=12
-        How many rows are used.
+        Number of rows to use.
     random_state : int, default=0
 
     Raises
     ------
     ValueError
-        Something is wrong: all that was found, by tensor and coordinate.
+        The model breaks the contract. The message lists all findings by tensor and coordinate.
 
     Examples
     --------

@@ -64,7 +64,7 @@ class TableSpec:
     Parameters
     ----------
     rows : int
-        As many as there is room for; some more than are needed, since they are a hash table.
+        Room for rows; more than are needed, because they are a hash table.
     width : int
         Elements of a row.
     zeros : int, default=0
@@ -75,7 +75,7 @@ class TableSpec:
     expire : int, default=0
         Epochs without a touch after which a row is given up; 0: never.
     normal : bool, default=False
-        Whether what is drawn is from a normal distribution of that scale instead.
+        True draws new rows from a normal distribution of that scale instead.
     """
 
     rows: int
@@ -103,7 +103,7 @@ class Layout:
     ----------
     tensors : tuple of Tensor
     table : TableSpec, optional
-        What the first of them is, where its rows are made when they are touched.
+        Description of the first tensor, if its rows are made when they are touched.
 
     Examples
     --------

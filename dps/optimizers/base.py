@@ -29,14 +29,14 @@ class Optimizer(Configuration, ABC):
     Attributes
     ----------
     state_rows : int
-        How many vectors of the parameters' length it keeps between updates.
+        Number of vectors of the parameters' length that it keeps between updates.
     kernel : UpdateKernel or None
-        What `update` runs, and native loops.
+        The kernel of `update` and of native loops.
     always_lazy : bool
-        Whether updates by keys are another algorithm than those of whole vectors, so that
-        sparse rows always take them, rather than a faster way to the same result.
+        True if sparse updates are another algorithm than dense ones, not a faster way to the same
+        result, so that sparse rows always use them.
     reports_a_mean : bool
-        Whether `result` is another vector than the parameters.
+        True if `result` is another vector than the parameters.
 
     Examples
     --------

@@ -182,12 +182,12 @@ class ParameterServer(NamedTensors):
         ----------
         name : str
         client : distributed.Client, cluster or address of a scheduler, optional
-            The active one by default; inside of a task that of the worker.
+            The default is the active client; in a task that of the worker.
 
         Raises
         ------
         LookupError
-            There is none; those that there are are named.
+            There is no such server; the message lists the others.
         ServerLostError
             A shard of it is lost.
         """
@@ -240,8 +240,8 @@ class ParameterServer(NamedTensors):
 
         Notes
         -----
-        A name is created once, and others find it when it has its initial values. An error leaves
-        either all of the tensors or, as far as the shards can be reached, none.
+        A name is created once, and others see it with its initial values. After an error all of the
+        tensors exist or, if the shards can be reached, none.
 
         Examples
         --------
@@ -261,7 +261,7 @@ class ParameterServer(NamedTensors):
         Parameters
         ----------
         name : str
-            What was kept by that name is replaced.
+            An earlier note of this name is replaced.
         note : bytes
         """
         self._requests.reach(0).call("put_note", name, note)
@@ -299,7 +299,7 @@ class ParameterServer(NamedTensors):
         Parameters
         ----------
         client : distributed.Client, cluster or address of a scheduler, optional
-            Of the cluster; without one those of this process are listed.
+            Client of the cluster. Without one, servers of this process are listed.
         """
         found = []
         with places.connection(client) as chosen:
@@ -317,16 +317,16 @@ class ParameterServer(NamedTensors):
     def save(self, path: PathLike, *, lost: Literal["error", "skip"] = "error") -> None:
         """Write tensors, tables, optimizer state and notes to a directory, while others write on.
 
-        What is of one part is a state between two writes. Files are laid out as those of estimators
-        are, whatever the number of shards.
+        Each part is saved in a state between two writes. Files have the layout of saved estimators,
+        for any number of shards.
 
         Parameters
         ----------
         path : str or path
-            Any that fsspec knows.
+            Any path of fsspec.
         lost : {"error", "skip"}, default="error"
-            What to do where a shard is lost. "skip" rescues the others: zeros stand for rows of
-            arrays that were there, rows of tables are left out, and a warning says which.
+            Treatment of lost shards. "skip" saves the others, with zeros for lost rows of arrays
+            and without lost rows of tables; a warning lists them.
 
         Raises
         ------
@@ -334,7 +334,7 @@ class ParameterServer(NamedTensors):
             A shard is lost, or with "skip" all of them are.
         NonFiniteError
             A write has overflowed, and its elements have not been assigned since. Nothing is
-            written: what is there already stays.
+            written.
         """
         if lost not in ("error", "skip"):
             raise ValueError(f"lost must be 'error' or 'skip', got {lost!r}")
@@ -370,16 +370,16 @@ class ParameterServer(NamedTensors):
         ----------
         path : str or path
         optimizer : str or Optimizer, optional
-            That of the saved one by default. Its state is taken over if it is of the same kind.
+            The default is the saved one. The saved state is used if it is of the same kind.
         learning_rate : float, optional
-            That of the saved one by default.
+            The default is the saved one.
         name, n_shards, placement, workers, mirror, client, timeout
             As for `ParameterServer`. A name is not saved.
 
         Raises
         ------
         FileNotFoundError, ValueError
-            There is none, or it is damaged.
+            The path holds no server, or it is damaged.
         """
         saved = read_server(path)
         chosen = saved.optimizer if optimizer is None else get_optimizer(optimizer)

@@ -74,23 +74,23 @@ class NamedTensors:
         ----------
         name : str
         keys : None, slice, int or (k,) array of int
-            All; rows of the first axis; of a table ids from 0 to 2**62 - 1, or texts, which
-            are hashed to such ids, the same in every process, see `ids_of`.
+            None reads all rows. Else rows of the first axis; for a table ids from 0 to 2**62 - 1,
+            or texts, which are hashed to the same ids in every process, see `ids_of`.
         wait : bool, default=True
-            Otherwise a `Handle` is returned.
+            If False, a `Handle` is returned at once.
 
         Returns
         -------
         array
-            A copy, of the tensor's shape, but for the first axis. What it has of one shard is
-            the state between two writes there.
+            A copy with the shape of the tensor, except for the first axis. The part of each shard
+            is its state between two writes.
 
         Raises
         ------
         KeyError, IndexError, ValueError, TypeError
             There is no such tensor, or no such rows.
         ServerLostError
-            A shard that has some of these rows is lost, or the server has been closed.
+            A shard with some of these rows is lost, or the server has been closed.
         """
         return self._run(wait, self._requests.pull, name, keys)
 
@@ -99,20 +99,20 @@ class NamedTensors:
     ) -> Handle | None:
         """Have the optimizer apply a gradient, where the tensor lies.
 
-        By keys it updates the parameters and the state of these rows alone, also where the
-        optimizer has momentum; a key that comes several times brings the sum. Every push counts as
-        a step of the optimizer on the whole tensor.
+        With keys, only the parameters and state of these rows are updated, also with momentum. A
+        key that occurs several times gets the sum. Every push counts as a step of the optimizer on
+        the whole tensor.
 
         Parameters
         ----------
         name : str
         gradient : array
-            Of the shape that `pull` returns; a sum over `rows`.
+            Array of the shape that `pull` returns: the sum of the gradients of `rows` rows.
         keys : None, slice, int or (k,) array of int
         rows : float, default=1
-            Rows of data behind the gradient, by which it is divided.
+            Number of data rows behind the gradient, by which it is divided.
         wait : bool, default=True
-            Otherwise a `Handle` is returned.
+            If False, a `Handle` is returned at once.
 
         Raises
         ------
@@ -139,7 +139,7 @@ class NamedTensors:
         ----------
         name : str
         values : array or float
-            Of the shape that `pull` returns, or a number for all.
+            Array of the shape that `pull` returns, or a number for all elements.
         keys : None, slice, int or (k,) array of int
         wait : bool, default=True
 
@@ -164,7 +164,7 @@ class NamedTensors:
     def ids_of(texts: Any) -> NDArray[np.int64]:
         """The ids that texts have as keys of tables: 62 bits of a hash (SipHash).
 
-        Of a million texts two have the same id once in ten million times.
+        Among a million texts two share an id with a probability of 1e-7.
 
         Parameters
         ----------
@@ -181,19 +181,19 @@ class NamedTensors:
     def wait(self, name: str, version: int, *, timeout: float | None = None) -> int:
         """Wait until a tensor has had so many writes, see `versions`.
 
-        Clients take turns by it: each waits for the writes of the one before.
+        Use it as a barrier, or to take turns.
 
         Parameters
         ----------
         name : str
         version : int
         timeout : float, optional
-            Seconds, after which it is an error; by default those of the server.
+            Seconds after which it raises. The default is the timeout of the server.
 
         Returns
         -------
         int
-            The writes that there have been.
+            Number of writes so far.
 
         Raises
         ------
@@ -229,22 +229,22 @@ class NamedTensors:
         ----------
         name : str
         function : callable
-            ``function(values)`` is called where the part lies, with a copy of its rows; of a table
-            ``function(ids, rows)``. It may change `values` in place: that is put back as one write
-            when it returns. No other process reads or writes the part meanwhile, except for readers
-            in mapped memory what was there before. It must not ask the server.
+            ``function(values)`` gets a copy of the rows of a part; ``function(ids, rows)`` for a
+            table. It may change `values` in place, which becomes one write when it returns. No
+            other process reads or writes the part meanwhile, except that readers in mapped memory
+            see its former values. It must not call the server.
 
         Returns
         -------
         list
-            What it returns on each part, in order of rows.
+            The results for each part, in the order of rows.
 
         Raises
         ------
         NonFiniteError
-            It has made an element NaN or infinite; that part has not been changed.
+            The function has made an element NaN or infinite; that part is unchanged.
         Exception
-            Whatever the function raises; parts before that one have been changed.
+            The function's own exception; parts before that one have been changed.
         """
         if callable(name):
             raise TypeError("apply takes the name of a tensor first, and then the function")

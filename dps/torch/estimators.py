@@ -36,13 +36,13 @@ module : Module or callable
 """
 _PLACE = """
 device : str, default="auto"
-    Where modules compute: "auto" is a GPU where the worker has one, else the CPU. Not tried on a
-    GPU yet: there the vectors of parameters and gradients are copied in each step.
+    Device of the modules. "auto" is a GPU if the worker has one, else the CPU. On a GPU, which has
+    not been tried yet, parameters and gradients are copied in each step.
 takes : {"dense", "sparse", "columns"}, default="dense"
-    What the module is given: a tensor; a sparse tensor (COO) of sparse rows; or a dict of tensors
-    by the names of columns: numbers, and of columns of categories or strings codes as int64, the
-    code of unknown ones being one above all others. What makes a module is then given a dict of
-    the number of codes of each column (0 for numbers) in place of the number of columns.
+    Input of the module: a tensor, a sparse tensor (COO), or a dict of tensors by column name. In
+    the dict, categories and strings are codes as int64, and the code of unknown ones is one above
+    all others. A function that makes the module then gets a dict of the number of codes of each
+    column (0 for numbers) in place of the number of columns.
 """
 _FITTED = """
 module_ : Module

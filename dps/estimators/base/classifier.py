@@ -95,7 +95,7 @@ class AnyClassifier(ClassifierMixin, DistributedEstimator):
         X, y, sample_weight
             As in `fit`.
         classes : array of shape (n_classes,), optional
-            All labels that will ever come; needed in the first call.
+            All labels that may occur; required in the first call.
         """
         self._validate_params()
         if isinstance(self.class_weight, str):

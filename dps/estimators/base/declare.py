@@ -29,8 +29,8 @@ def estimator(model: type | None = None, **pieces: str) -> Callable[[_Class], _C
     Parameters
     ----------
     model : type, optional
-        Of the models it trains: one of dps, or a frozen dataclass of numbers, texts, arrays, losses
-        and dtypes that checks its fields when it is made, since a file may hold any.
+        Class of the models it trains: one of dps, or a frozen dataclass of numbers, texts, arrays,
+        losses and dtypes that checks its fields when it is made, since a file may hold any.
     **pieces : str
         Besides ``<rows>``, ``<steps>``, ``<places>`` and ``<attributes>``.
 

@@ -253,27 +253,26 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         ----------
         X : array, sparse matrix, dataframe, dask array or dask dataframe of shape (n, n_features)
             Numbers; a dataframe may also have columns of categories, strings and lists, see
-            `encoder`. Or a list of Delayed objects or Futures, one a partition, of numbers. Blocks
-            of a dask array may be sparse; lengths may be unknown, partitions empty or unequal.
+            `encoder`. Or a list of Delayed objects or Futures of numbers, one for each partition.
+            Blocks of a dask array may be sparse, lengths unknown, partitions empty or unequal.
         y : vector of length n, or of shape (n, n_outputs)
-            The columns of a regression are several targets, those of a classification labels of
-            which a row may have any number, by 0 and 1; sparse, too.
-            Of the same kind as `X` or another one: partition i belongs to partition i of
-            `X`, and its rows in order. No index is looked at. A local one is cut like `X`
-            where the lengths of its partitions are known.
+            Several columns are the targets of a regression, or the labels of a classification as 0
+            and 1 (also sparse). Any container works: partition i belongs to partition i of `X`,
+            with its rows in order. The index is ignored. Local data is cut like `X` if the lengths
+            of its partitions are known.
         sample_weight : vector of length n, optional
-            Likewise. Scaled to average 1 over all rows, also those kept for validation.
+            Weights of the rows, in any container. They are scaled to a mean of 1 over all rows,
+            including held-out ones.
         X_val, y_val, sample_weight_val : like `X`, `y` and `sample_weight`, optional
-            Validation data: rows on which the loss is computed after each epoch, and which are not
-            trained on. `history_` has their `validation_loss`. With `early_stopping` they take
-            the place of the rows that are held out of `X`; without, nothing is decided by them.
-            In one piece also where `X` is Dask's; in Dask's partitions beside a local `X` they are
-            brought here.
+            Validation data. Its loss is computed after each epoch (`validation_loss` in
+            `history_`), and it is not trained on. With `early_stopping` it replaces the held-out
+            rows of `X`; without, it decides nothing. It may be local if `X` is Dask's; Dask data
+            beside a local `X` is fetched.
         resume : bool, default=False
-            Whether training goes on from the newest checkpoint that is whole at the path of
-            `checkpoint`, after the epoch of which it was taken; with other workers, replicas and
-            shards if need be. Parameters and data must be those it was taken with, but for
-            `max_iter`, `tol` and `n_iter_no_change`. Where there is none yet, from the beginning.
+            If True, training continues from the newest complete checkpoint at the path of
+            `checkpoint`, or starts from the beginning if there is none. Workers, replicas and
+            shards may differ. Parameters and data must be the same, except `max_iter`, `tol` and
+            `n_iter_no_change`.
 
         Returns
         -------
@@ -301,24 +300,24 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
     def save(self, path: PathLike) -> None:
         """Write the estimator to a directory, from which :func:`dps.load` makes it again.
 
-        Arrays as safetensors, all else as JSON: no pickle. What is at the path of an earlier save
-        is replaced in one step, when the new files are whole. Of a fitted estimator the state of
-        the training is written too, so that `partial_fit` carries on. Not written are `client`,
-        `server`, `plan_`, `fit_report_`, callbacks, and attributes that are not of dps; nor the
-        model or module of one's own, which is code, and which :func:`dps.load` asks for.
+        Arrays are written as safetensors, all else as JSON, without pickle. An earlier save at the
+        path is replaced in one step, once the new files are complete. The state of the training is
+        written too, so that `partial_fit` continues. Not written are `client`, `server`, `plan_`,
+        `fit_report_`, callbacks, attributes that you have set, and your own model or module, which
+        is code: :func:`dps.load` asks for it.
 
         Parameters
         ----------
         path : str or path
-            Of a directory that holds nothing else; with a protocol for other file systems than
-            the local one, such as ``"s3://bucket/model"``, by fsspec.
+            A directory that holds nothing else. With a protocol, such as ``"s3://bucket/model"``,
+            any file system of fsspec.
 
         Raises
         ------
         TypeError
-            A parameter is code of one's own, such as a loss written in Python: which one.
+            A parameter is your own code, such as a loss written in Python; the error names it.
         FileExistsError
-            There are other files at the path.
+            The path contains other files.
         """
         from dps.estimators.files.save import save
 

@@ -99,14 +99,13 @@ def _recorded(estimator: DistributedEstimator) -> tuple[Any, dict[str, Any]]:
 def load(path: PathLike, **given: object) -> Any:
     """Read an estimator that was saved.
 
-    Nothing in the files is run: what they hold is numbers and texts, which are checked. A model or
-    module of one's own, which is code, is therefore not in them, and is given again.
+    Nothing in the files is run. They hold numbers and texts, which are checked. Your own model or
+    module is code, and not in the files: pass it again.
 
     Parameters
     ----------
     path : str or path
-        What was given to ``save``: a directory, with a protocol where it is on no local file
-        system, such as ``"s3://bucket/model"``.
+        The path that was passed to ``save``.
     **given
         Parameters of the estimator that were code: `model`, or `module` and `criterion`.
 
@@ -114,17 +113,17 @@ def load(path: PathLike, **given: object) -> Any:
     -------
     estimator : estimator
         With ``client=None`` and ``server=None``, without `plan_` and `fit_report_`. `partial_fit`
-        carries on as that of the estimator that was saved would have, bit for bit.
+        continues like that of the saved estimator, bit for bit.
 
     Raises
     ------
     FileNotFoundError
-        There is nothing at the path, or not all of it.
+        The path does not exist or lacks files.
     TypeError
-        It was saved with code that is not given, or the other way round.
+        It was saved with code that is not passed, or without code that is.
     ValueError
-        It is damaged, of another version of the format, or not what an estimator is; or what is
-        given has other tensors than those that were saved.
+        The files are damaged, have another format version, or hold no estimator; or the passed
+        model has other tensors than the saved one.
 
     Examples
     --------
