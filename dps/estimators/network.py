@@ -197,13 +197,11 @@ class _Perceptron(Planned):
     def to_sklearn(self) -> Any:
         """A fitted network of scikit-learn that predicts the same, to rounding.
 
-        Scaling and embedding of numbers become one more hidden layer, of ReLU units. It is a
-        ``Pipeline``: where all columns are numbers, of ``StandardScaler``, ``MinMaxScaler`` (which
-        cuts off what lies outside all bins) and scikit-learn's ``MLPClassifier`` or
-        ``MLPRegressor``, which take dense rows and which skl2onnx makes ONNX of; where dataframes
-        are encoded, of a ``ColumnTransformer``, or of `encoder_` where scikit-learn has no such
-        columns, and the network. Of wide sparse rows, whose
-        columns go in as they are, it is the network alone, and takes sparse rows too.
+        Scaling and embedding of numbers become one more hidden layer of ReLU units. For numeric
+        columns it is a ``Pipeline`` of ``StandardScaler``, ``MinMaxScaler`` (which cuts off values
+        outside all bins) and scikit-learn's network on dense rows, which skl2onnx can convert. For
+        encoded dataframes it starts with a ``ColumnTransformer``, or with `encoder_` if
+        scikit-learn has no such columns. For wide sparse rows it is the network alone.
 
         Returns
         -------

@@ -93,9 +93,9 @@ class Loss(Configuration, ABC):
         Its name for users.
     task : {"classification", "regression"}
     curvature : float
-        The largest second derivative, of an exponential loss that at a mean of 1; infinite where
-        the derivative jumps. Quasi-Newton methods need a finite one, or a kernel that rounds kinks.
-        Of a loss written in Python it is found from the derivatives, see `bend`.
+        The largest second derivative; for an exponential loss the one at a mean of 1. It is
+        infinite if the derivative jumps. Quasi-Newton methods need a finite one, or a kernel that
+        smooths kinks. For a loss written in Python it is found from the derivatives, see `bend`.
     domain : str or None
         Description of valid targets of a regression, see `allows`.
     kernel : LossKernel or None

@@ -47,27 +47,26 @@ def roc_auc_score(
 ) -> Any:
     """Chance that a row of the second class has a higher score than one of the first.
 
-    Of several classes, or labels in columns, a mean of such areas, as scikit-learn has it. Exact
-    where there are up to 262,144 distinct scores (a column). Where there are more, scores count as
-    equal that differ only in the last bits: as many bits as leave so many distinct ones. Pairs of
-    rows that are equal count as half, so that the error is at most half the share of pairs of
-    rows that have become equal: about 10^-5 where scores are spread out.
+    For several classes, or labels in columns, it is a mean of such areas, as in scikit-learn. It is
+    exact for up to 262,144 distinct scores in a column. For more, scores are compared by their
+    leading bits, so many that at most this number of distinct scores remains. Equal pairs of rows
+    count as half, so the error is at most half the share of pairs that have become equal: about
+    10^-5 if scores are spread out.
 
     Parameters
     ----------
     y_true : array, series, dask array, series or dataframe of shape (n,) or (n, n_labels)
         Labels of two classes or more; or a column of 0 and 1 for each label.
     y_score : array, series, dask array, series or dataframe of shape (n,), (n, 2) or (n, n_classes)
-        Scores, from `decision_function` or `predict_proba`; of two columns the second. Of more
-        than two classes probabilities, in the order of sorted labels.
+        Scores, from `decision_function` or `predict_proba`. Of two columns the second is used. For
+        more than two classes they are probabilities, in the order of sorted labels.
     average : {"macro", "weighted"} or None, default="macro"
-        Of several areas their mean, that by the weight of the rows of each class, or all of them,
-        an array.
+        The mean of several areas, the mean weighted by the rows of each class, or an array of all.
     sample_weight : vector of length n, optional
     max_fpr : float, optional
         The area up to that share of rows of the first class, standardised (McClish, 1989).
     multi_class : {"raise", "ovr", "ovo"}, default="raise"
-        Of more than two classes the areas of each against the rest, or of each pair (Hand and
+        For more than two classes, the areas of each against the rest, or of each pair (Hand and
         Till, 2001; without weights).
     labels : array of shape (n_classes,), optional
         All labels, if they do not all occur in `y_true`.
@@ -159,8 +158,8 @@ def average_precision_score(
     y_true : array, series, dask array, series or dataframe of shape (n,) or (n, n_labels)
         Labels; or a column of 0 and 1 for each label.
     y_score : array, series, dask array, series or dataframe of shape (n,), (n, 2) or (n, n_classes)
-        Scores; of two columns the second. Of more than two classes a column each, in the order of
-        sorted labels.
+        Scores. Of two columns the second is used. For more than two classes a column for each, in
+        the order of sorted labels.
     average : {"macro", "weighted"} or None, default="macro"
         What is made of several: their mean, that by the weight of each, or all of them.
     pos_label : label, default=1

@@ -177,7 +177,7 @@ def r2_score(
 ) -> Any:
     """Weighted coefficient of determination, with scikit-learn's values for a constant y.
 
-    Of several outputs it is the mean; of a single row NaN.
+    For several outputs it is the mean, for a single row NaN.
 
     Parameters
     ----------

@@ -145,7 +145,7 @@ class Async(Mode):
     def max_staleness(self, n_replicas: int) -> int | None:
         """The updates that a push may miss at the most; None where there is no bound.
 
-        Of each other replica these are 2 `max_delay` + 1.
+        There are at most 2 `max_delay` + 1 of each other replica.
         """
         return None if self.max_delay is None else (2 * self.max_delay + 1) * (n_replicas - 1)
 

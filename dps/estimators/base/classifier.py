@@ -86,9 +86,9 @@ class AnyClassifier(ClassifierMixin, DistributedEstimator):
     ) -> Self:
         """Train one epoch, carrying on with parameters and optimizer state.
 
-        By stochastic steps, also after a `fit` by L-BFGS. How features are scaled follows from the
-        rows of the first call. What is "auto" goes by the rows of this call: give numbers where it
-        should be that of all data.
+        It takes stochastic steps, even after a `fit` by L-BFGS. The rows of the first call decide
+        how features are scaled. Parameters that are "auto" follow from the rows of this call: pass
+        numbers if they should fit all data.
 
         Parameters
         ----------
