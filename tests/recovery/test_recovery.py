@@ -191,7 +191,7 @@ def test_a_fit_ends_that_has_lost_all_its_rows(
     losses = killing_after(monkeypatch, 2, lambda: kill(client, victim))
     configure(on_data_loss="drop")
     model = classifier(client)
-    with pytest.raises(WorkerLostError, match="all rows that were left"):
+    with pytest.raises(WorkerLostError, match="all remaining rows"):
         model.fit(X, y)
     assert not losses
     with pytest.raises(ClusterError, match="persisted or scattered") as lost:
