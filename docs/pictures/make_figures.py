@@ -21,6 +21,7 @@ from typing import Any
 import dask.array as da
 import matplotlib as mpl
 import numpy as np
+from browser import wait as until
 from distributed import Client, LocalCluster, wait
 
 import dps
@@ -33,10 +34,10 @@ PERFORMANCE = HERE.parent / "inside" / "performance.md"
 _ROWS = 400_000
 
 
-def data(n_features: int = 100) -> tuple[da.Array, da.Array]:
+def data() -> tuple[da.Array, da.Array]:
     """Rows of two classes, half of them on each worker."""
     random = da.random.RandomState(0)
-    X = random.normal(size=(_ROWS, n_features), chunks=(_ROWS // 8, n_features)).astype("float32")
+    X = random.normal(size=(_ROWS, 100), chunks=(_ROWS // 8, 100)).astype("float32")
     noise = random.normal(size=_ROWS, chunks=_ROWS // 8)
     y = (X[:, :10].sum(axis=1) + 2 * noise > 0).astype("int8")
     return X, y
@@ -47,21 +48,17 @@ def recovery(client: Client) -> None:
     X, y = (each.persist() for each in data())
     wait([X, y])
     seen: list[tuple[float, list[dict[str, Any]]]] = []
-    told: list[tuple[float, str]] = []
 
     def heard(event: tuple[float, dict[str, Any]]) -> None:
         if event[1]["kind"] == "replicas":
             seen.append((event[1]["time"], list(event[1]["replicas"])))
-        elif event[1]["kind"] == "recovered":
-            told.append((event[1]["time"], event[1]["what"]))
 
     client.subscribe_topic("dps", heard)
     pids = client.run(os.getpid)
     killed: list[float] = []
 
     def kill() -> None:
-        while not seen or seen[-1][0] - seen[0][0] < 3:
-            time.sleep(0.05)
+        until(lambda: seen and seen[-1][0] - seen[0][0] > 3, "three seconds of training")
         killed.append(time.time())
         os.kill(sorted(pids.items())[1][1], signal.SIGKILL)
 
@@ -82,6 +79,7 @@ def recovery(client: Client) -> None:
         ]
         if points:
             axes.plot(*zip(*points, strict=True), label=name)
+    axes.margins(y=0.2)
     axes.axvline(killed[0] - begun, color="#d62828", linestyle="--", linewidth=1)
     axes.annotate("worker 2 is killed", (killed[0] - begun, axes.get_ylim()[1] * 0.93),
                   xytext=(6, 0), textcoords="offset points", color="#d62828")  # fmt: skip
@@ -121,7 +119,7 @@ def scaling(client: Client | None) -> None:
     for column, name in enumerate(("PyTorch DDP over gloo", "sync", "async", "allreduce"), start=1):
         axes.plot(numbers[:, 0], numbers[:, column], marker="o", label=name)
     axes.set(xlabel="hosts", ylabel="steps a second", yscale="log", xticks=numbers[:, 0])
-    axes.legend(frameon=False)
+    axes.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4)
     keep(figure, "scaling")
 
 
@@ -139,7 +137,7 @@ FIGURES: dict[str, Callable[[Any], None]] = {
 
 def main() -> None:
     """Make the figures that are named, or all."""
-    mpl.rcParams["svg.hashsalt"] = "dps"
+    mpl.rcParams |= {"svg.hashsalt": "dps", "svg.fonttype": "none"}
     for name in sys.argv[1:] or FIGURES:
         if name == "scaling":
             scaling(None)

@@ -268,7 +268,7 @@ class _Linear(DistributedEstimator):
         It is a ``LogisticRegression``, or ``SGDClassifier`` for other losses; a ``Ridge``,
         ``QuantileRegressor``, ``PoissonRegressor``, ``GammaRegressor`` or ``SGDRegressor``, for
         several targets in a ``MultiOutputRegressor``. It is for predictions: only the loss and
-        `fit_intercept` are those of this estimator. It needs neither dps nor Dask, and skl2onnx
+        `fit_intercept` are kept. It needs neither dps nor Dask, and skl2onnx
         converts it to ONNX. For encoded dataframes it is a ``Pipeline`` with a
         ``ColumnTransformer``; with buckets, lists, interactions or parts of dates with `encoder_`,
         which needs dps.

@@ -319,7 +319,7 @@ def cross_val_predict(
     ------
     ValueError, TypeError, dps.errors.ClusterError
         As `GridSearchCV`; or the client of the estimator is an address: it would be closed before
-        anything has used what is in the memory of its workers.
+        the predictions in the memory of its workers are used.
 
     Examples
     --------

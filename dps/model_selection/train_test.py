@@ -80,8 +80,8 @@ def train_test_split(
     Returns
     -------
     list
-        Both sides of each array, as in scikit-learn. If lengths are unknown, those of the sides are
-        too, and the sides of a dataframe have no known divisions.
+        Both sides of each array, as in scikit-learn. If lengths are unknown, both sides have
+        unknown lengths, and the sides of a dataframe no known divisions.
 
     Raises
     ------

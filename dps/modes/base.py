@@ -90,7 +90,7 @@ class Mode(Configuration, ABC):
 
     @property
     def waits_for_all(self) -> bool:
-        """True if a step waits for every replica, so that those of a host may sum first."""
+        """True if a step waits for every replica, so that replicas of a host may sum first."""
         return self.together
 
     @property

@@ -129,7 +129,7 @@ class StartedEvent(Event):
     updates : int
         Updates an epoch.
     max_epochs, epochs_before : int
-        Epochs of this fit at the most, and those of earlier fits that it carries on.
+        Maximal number of epochs of this fit, and epochs of earlier fits that it continues.
     replicas : list of ReplicaStart
     shards : list of ShardStart
     """

@@ -370,7 +370,7 @@ class ParameterServer(NamedTensors):
         ----------
         path : str or path
         optimizer : str or Optimizer, optional
-            The default is the saved one. The saved state is used if it is of the same kind.
+            The default is the saved one. Its state is used if the kind is the same.
         learning_rate : float, optional
             The default is the saved one.
         name, n_shards, placement, workers, mirror, client, timeout

@@ -248,7 +248,7 @@ class FrameEncoder(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):
         parts = self.dates == "parts"
         if parts:
             check_part_names(meta)
-        # Their defects are reported together with those of others.
+        # One error reports their defects and all others.
         unfit, self._unfit = unfit_columns(meta, parts)
         names = tuple(name for name in self._names if name not in unfit)
         counts = self.min_frequency is not None or self.max_categories is not None

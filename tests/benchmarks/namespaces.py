@@ -131,7 +131,7 @@ class Host:
         return said
 
     def cut(self) -> None:
-        """Pull its cable out: what is sent from now on is lost, and no one says so."""
+        """Pull its cable out: from now on packets are lost without an error."""
         _ip("link", "set", self._cable, "down")
 
     def mend(self) -> None:

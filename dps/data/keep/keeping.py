@@ -85,7 +85,7 @@ class Recomputed:
         return X, y, weight
 
     def repeats(self, values: Values) -> bool:
-        """True if all rows, computed again, are those of the first time."""
+        """True if all rows are the same when they are computed again."""
         return _digest(values) == self.digest
 
 

@@ -44,7 +44,7 @@ class Origin(Protocol):
         """X, y and weight of some rows."""
 
     def repeats(self, values: Values) -> bool:
-        """True if all rows, read again, are those of the first reading."""
+        """True if all rows are the same when they are read again."""
 
 
 @dataclass(frozen=True)

@@ -150,7 +150,7 @@ server : ParameterServer, str or None, default=None
 #: Attributes of every fit.
 _ATTRIBUTES = """
 n_features_in_, feature_names_in_
-    As in scikit-learn; for an encoded dataframe those of the dataframe.
+    As in scikit-learn. For an encoded dataframe they describe the dataframe.
 encoder_ : FrameEncoder or None
     The fitted encoder. The coefficients belong to its columns.
 n_iter_ : int

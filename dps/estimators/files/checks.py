@@ -132,7 +132,7 @@ def _check_carry(estimator: DistributedEstimator, carry: Any) -> None:
 
 
 def _fits(estimator: DistributedEstimator, model: Any) -> bool:
-    """True if a model is of the estimator's, with the columns and outputs that its data has."""
+    """True if a model has the estimator's class, and the columns and outputs of its data."""
     if type(model) is not estimator._model_type:
         return False
     if estimator._is_own and model.classification != estimator._classification:

@@ -1,7 +1,7 @@
 """A check of messages of the topic: their fields and types.
 
-Any process of a cluster may log messages under the topic. What is shown, or counted, of one is
-taken from sound events alone. The schema of ``events`` is the rule; nothing here knows its fields.
+Any process of a cluster may log messages under the topic. Only sound events are
+shown and counted. The schema of ``events`` is the rule; nothing here knows its fields.
 """
 
 from __future__ import annotations

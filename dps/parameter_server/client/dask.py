@@ -1,8 +1,8 @@
 """Servers of named tensors on a Dask cluster: made, found by name, given back.
 
 An Actor holds each shard. Dask gives it back when no client holds its Future any more: the client
-that made it does, until its server is closed; those of a named server are in a published dataset
-too, which the scheduler holds until the server is closed, whichever client made it.
+that made it does, until its server is closed; a published dataset holds the Futures of a named
+server too, which the scheduler holds until the server is closed, whichever client made it.
 """
 
 from __future__ import annotations

@@ -163,7 +163,7 @@ class Mirroring:
 
     @property
     def is_on(self) -> bool:
-        """True if what is written is passed on."""
+        """True if writes are forwarded."""
         return self._mirror is not None
 
     @property

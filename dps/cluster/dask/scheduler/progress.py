@@ -22,8 +22,8 @@ class TaskProgress:
     # True if a worker that tasks may wait for has not been heard of lately, and may
     # yet be: one that imports a large library is not for some seconds.
     uncertain: bool
-    # For each worker that they may wait for, a value that changes while it works on what is
-    # before them.
+    # For each worker that they may wait for, a value that changes while it works on
+    # earlier tasks.
     signs: dict[str, Any]
     # Workers that have been silent for as long as a task waits, and for how long.
     silent: dict[str, float]
