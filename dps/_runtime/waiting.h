@@ -63,8 +63,18 @@ static inline void dps_pause(void) {
 #endif
 }
 
-/* Let another thread have the core, if one wants it. */
-static inline void dps_yield(void) { sched_yield(); }
+/* Looks that a waiting thread takes before it offers its core to others. It has as many
+ * as have been worth it: more after a wait that ended while the thread looked, fewer
+ * after one that did not, for then the core may be another's. Only the thread writes it. */
+enum { DPS_MOST_LOOKS = 2000, DPS_FEWEST_LOOKS = 20 };
+static __thread int32_t dps_looks = DPS_MOST_LOOKS;
+
+static inline void dps_looked(int worth_it) {
+    if (worth_it)
+        dps_looks = dps_looks < DPS_MOST_LOOKS / 2 ? 2 * dps_looks : DPS_MOST_LOOKS;
+    else
+        dps_looks = dps_looks > 2 * DPS_FEWEST_LOOKS ? dps_looks / 2 : DPS_FEWEST_LOOKS;
+}
 
 static inline double dps_now(void) {
     struct timespec t;
@@ -83,6 +93,19 @@ static inline struct timespec dps_timespec(double seconds) {
     t.tv_sec = (time_t)seconds;
     t.tv_nsec = (long)((seconds - (double)t.tv_sec) * 1e9);
     return t;
+}
+
+/* Let another thread have the core, if one wants it. A core that is offered to a thread
+ * that computes is back after a slice of some milliseconds, whatever comes meanwhile; one
+ * that sleeps has it as soon as it is woken. So after an offer that took so long
+ * the thread makes none for a while, until `dps_crowded`, on the clock of `dps_now`. */
+static __thread double dps_crowded = 0;
+
+static inline void dps_yield(void) { sched_yield(); }
+
+static inline double dps_offered(double before, double now) {
+    if (now - before > 1e-3) dps_crowded = now + 0.1;
+    return now;
 }
 
 /* Sleep until the bell is no longer `heard`, or rings for one of the bits, for

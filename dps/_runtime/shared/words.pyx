@@ -8,10 +8,11 @@
 # written with sequentially consistent atomics.
 #
 # Waiting is an event count. A writer stores its word, then rings: bell += 1,
-# and if there are sleepers it wakes those that wait for its word. A waiter spins,
-# and then offers its core to others for a while, since a core that has gone to sleep
-# is slow to wake. Where threads serve ranks that are far, it offers the core at once:
-# what is waited for may be done by a thread that needs one. Then it counts itself a
+# and if there are sleepers it wakes those that wait for its word. A waiter looks as
+# often as was worth it lately, and then offers its core to others for a while, since a
+# core that has gone to sleep is slow to wake. With more threads than cores, or beside
+# other work, looks keep the core from what is waited for, and soon are few. Where threads
+# serve ranks that are far, they are few from the start. Then it counts itself a
 # sleeper, reads the bell, looks at its condition *again* and sleeps only while the
 # bell is what it read. If the writer's store came after that look, its ring comes
 # later still, so the bell differs or the wake finds the sleeper: no wake-up is lost.
@@ -27,6 +28,11 @@ from libc.stdint cimport int32_t, int64_t, uint32_t
 cdef extern from "waiting.h" nogil:
     int DPS_IS_PORTABLE
     int DPS_FUTEX
+    int DPS_FEWEST_LOOKS
+    int32_t dps_looks
+    void dps_looked(int worth_it)
+    double dps_crowded
+    double dps_offered(double before, double now)
     int64_t dps_load(const int64_t *word)
     void dps_store(int64_t *word, int64_t value)
     int64_t dps_add(int64_t *word, int64_t value)
@@ -43,8 +49,6 @@ cdef extern from "waiting.h" nogil:
 
 cdef enum:
     LINE = 16                       # int64 words a line
-    SPINS = 2000
-    FEW_SPINS = 20                  # where cores are wanted
 
 cdef double YIELDS = 1e-3           # seconds
 
@@ -127,19 +131,24 @@ cdef int wait_for(
     const Words* words, int field, int word, int64_t value, double seconds
 ) noexcept nogil:
     """Wait for a field of every rank, or for a word where the field is -1: READY and so on."""
-    cdef int _spin, lacking
+    cdef int look, lacking
     cdef int32_t heard
-    cdef double began, deadline, left, nap = 1e-6
-    for _spin in range(SPINS if dps_load(words.base + LINE + 1) == 0 else FEW_SPINS):
-        if is_ready(words, field, word, value):
-            return 0
+    cdef double began, deadline, left, now, nap = 1e-6
+    if is_ready(words, field, word, value):
+        return 0
+    for look in range(dps_looks if dps_load(words.base + LINE + 1) == 0 else DPS_FEWEST_LOOKS):
         dps_pause()
-    began = dps_now()
+        if is_ready(words, field, word, value):
+            dps_looked(True)
+            return 0
+    dps_looked(False)
+    began = now = dps_now()
     deadline = began + seconds
-    while dps_now() < began + min(seconds, YIELDS) and load(words, words.stop) == 0:
+    while began + min(seconds, YIELDS) > now > dps_crowded and load(words, words.stop) == 0:
         if is_ready(words, field, word, value):
             return 0
         dps_yield()
+        now = dps_offered(now, dps_now())
     while True:
         dps_add(words.base + LINE, 1)
         heard = atomic_load32(<int32_t *> words.base, SEQ_CST)
