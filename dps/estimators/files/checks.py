@@ -15,26 +15,26 @@ from dps.training.epochs.records import History
 from dps.training.state import TrainState
 
 if TYPE_CHECKING:
-    from dps.estimators.base.estimator import DistributedEstimator
+    from dps.estimators.base.trainable import Trainable
 
 #: Raises unless an attribute goes with what else the estimator has been given.
 Check = Callable[[Any, Any], None]
 
 
-def checks_of(estimator: DistributedEstimator) -> dict[str, Check]:
+def checks_of(estimator: Trainable) -> dict[str, Check]:
     """Checks of the attributes that a fit of such an estimator leaves in a file, in order."""
     of_labels = ("classes_", "multilabel_") if estimator._classification else ()
     known = {*_COMMON, *of_labels, *estimator._saved, "_carry"}
     return {name: check for name, check in _CHECKS.items() if name in known}
 
 
-def _columns(estimator: DistributedEstimator) -> int:
+def _columns(estimator: Trainable) -> int:
     """Columns of the matrix that the model sees."""
     encoder = estimator.encoder_
     return int(estimator.n_features_in_ if encoder is None else encoder.n_features_out_)
 
 
-def _outputs(estimator: DistributedEstimator) -> int | None:
+def _outputs(estimator: Trainable) -> int | None:
     """Raw outputs that the model must have; None where any number will do."""
     if not estimator._classification:
         return None
@@ -47,91 +47,91 @@ def _must(fits: bool, name: str, value: object) -> None:
         raise ValueError(f"its {name} does not fit the rest of the file: {value!r}")
 
 
-def _check_encoder(estimator: DistributedEstimator, encoder: Any) -> None:
+def _check_encoder(estimator: Trainable, encoder: Any) -> None:
     if encoder is not None:
         fitted = isinstance(encoder, FrameEncoder) and hasattr(encoder, "_layout")
         _must(fitted, "encoder_", encoder)
         _must(encoder.n_features_in_ == estimator.n_features_in_, "encoder_", encoder)
 
 
-def _check_features(estimator: DistributedEstimator, n_features: Any) -> None:
+def _check_features(estimator: Trainable, n_features: Any) -> None:
     count(n_features, "n_features_in_", 1)
 
 
-def _check_names(estimator: DistributedEstimator, names: Any) -> None:
+def _check_names(estimator: Trainable, names: Any) -> None:
     texts = isinstance(names, np.ndarray) and all(isinstance(name, str) for name in names.ravel())
     _must(texts and names.shape == (estimator.n_features_in_,), "feature_names_in_", names)
     if estimator.encoder_ is not None:
         _must([*names] == [*estimator.encoder_._layout.columns], "feature_names_in_", names)
 
 
-def _check_means(estimator: DistributedEstimator, means: Any) -> None:
+def _check_means(estimator: Trainable, means: Any) -> None:
     if means is not None:
         floats(means, "_means", estimator.n_features_in_)
 
 
-def _check_n_iter(estimator: DistributedEstimator, n_iter: Any) -> None:
+def _check_n_iter(estimator: Trainable, n_iter: Any) -> None:
     count(n_iter, "n_iter_", 1)
 
 
-def _check_loss(estimator: DistributedEstimator, loss: Any, name: str) -> None:
+def _check_loss(estimator: Trainable, loss: Any, name: str) -> None:
     _must(type(loss) is float, name, loss)
 
 
-def _check_history(estimator: DistributedEstimator, history: Any) -> None:
+def _check_history(estimator: Trainable, history: Any) -> None:
     fits = isinstance(history, History) and len(history) == estimator.n_iter_
     _must(fits, "history_", history)
 
 
-def _check_classes(estimator: DistributedEstimator, classes: Any) -> None:
+def _check_classes(estimator: Trainable, classes: Any) -> None:
     fits = isinstance(classes, np.ndarray) and classes.ndim == 1 and len(classes) > 1
     _must(fits and bool((classes[1:] > classes[:-1]).all()), "classes_", classes)
 
 
-def _check_multilabel(estimator: DistributedEstimator, multilabel: Any) -> None:
+def _check_multilabel(estimator: Trainable, multilabel: Any) -> None:
     model = getattr(estimator._carry, "model", None)
     several = isinstance(getattr(model, "loss", None), Multilabel)
     _must(multilabel is several, "multilabel_", multilabel)
 
 
-def _check_coef(estimator: DistributedEstimator, coef: Any) -> None:
+def _check_coef(estimator: Trainable, coef: Any) -> None:
     n_features, n_outputs = _columns(estimator), _outputs(estimator)
     one = n_outputs is None and np.ndim(coef) == 1
     rows = () if one else (len(coef) if n_outputs is None else n_outputs,)
     floats(coef, "coef_", *rows, n_features, finite=False)
 
 
-def _check_intercept(estimator: DistributedEstimator, intercept: Any) -> None:
+def _check_intercept(estimator: Trainable, intercept: Any) -> None:
     floats(intercept, "intercept_", len(np.atleast_2d(estimator.coef_)), finite=False)
 
 
-def _check_alpha(estimator: DistributedEstimator, alpha: Any) -> None:
+def _check_alpha(estimator: Trainable, alpha: Any) -> None:
     _must(type(alpha) is float and 0 <= alpha < np.inf, "alpha_", alpha)
 
 
-def _check_standardize(estimator: DistributedEstimator, standardize: Any) -> None:
+def _check_standardize(estimator: Trainable, standardize: Any) -> None:
     _must(type(standardize) is bool, "standardize_", standardize)
 
 
-def _check_path(estimator: DistributedEstimator, path: Any) -> None:
+def _check_path(estimator: Trainable, path: Any) -> None:
     floats(path, "alpha_path_", len(np.atleast_1d(path)), 3)
 
 
-def _check_model(estimator: DistributedEstimator, model: Any) -> None:
+def _check_model(estimator: Trainable, model: Any) -> None:
     _must(_fits(estimator, model), "_model", model)
 
 
-def _check_params(estimator: DistributedEstimator, params: Any) -> None:
+def _check_params(estimator: Trainable, params: Any) -> None:
     model = getattr(estimator, "_model", estimator._carry.model)
     floats(params, "_params", model.layout.size, finite=False)
     _must(params.dtype == model.dtype, "_params", params)
 
 
-def _check_carry(estimator: DistributedEstimator, carry: Any) -> None:
+def _check_carry(estimator: Trainable, carry: Any) -> None:
     _must(isinstance(carry, TrainState) and _fits(estimator, carry.model), "_carry", carry)
 
 
-def _fits(estimator: DistributedEstimator, model: Any) -> bool:
+def _fits(estimator: Trainable, model: Any) -> bool:
     """True if a model has the estimator's class, and the columns and outputs of its data."""
     if type(model) is not estimator._model_type:
         return False

@@ -23,7 +23,7 @@ from dps.training.saved import KINDS, kinds_by_name
 
 if TYPE_CHECKING:
     from dps._typing import PathLike
-    from dps.estimators.base.estimator import DistributedEstimator
+    from dps.estimators.base.trainable import Trainable
 
 #: Attributes that not every fit leaves.
 _OPTIONAL = {"feature_names_in_", "alpha_", "alpha_path_", "standardize_", "_means"}
@@ -31,12 +31,12 @@ _OPTIONAL = {"feature_names_in_", "alpha_", "alpha_path_", "standardize_", "_mea
 _UNSAVED = "unsaved"
 
 
-def save(estimator: DistributedEstimator, path: PathLike) -> None:
+def save(estimator: Trainable, path: PathLike) -> None:
     """Write an estimator; see `DistributedEstimator.save`."""
     write_directory(path, *_recorded(estimator))
 
 
-def packed(estimator: DistributedEstimator) -> bytes:
+def packed(estimator: Trainable) -> bytes:
     """Pack an estimator as `save` would write it; raise if it cannot be written."""
     try:
         return pack(*_recorded(estimator))
@@ -57,7 +57,7 @@ def unpacked(data: bytes, what: str, given: Mapping[str, object]) -> Any:
     return _loaded(content, arrays, given, what)
 
 
-def _recorded(estimator: DistributedEstimator) -> tuple[Any, dict[str, Any]]:
+def _recorded(estimator: Trainable) -> tuple[Any, dict[str, Any]]:
     """An estimator as what JSON takes, and arrays."""
     cls = type(estimator)
     if ESTIMATORS.get(cls.__name__) is not cls:
@@ -162,7 +162,7 @@ def _loaded(
         ) from error
 
 
-def _kinds(estimator: DistributedEstimator) -> list[Kind]:
+def _kinds(estimator: Trainable) -> list[Kind]:
     """All kinds of values in a file of such an estimator."""
     kinds, model = [*KINDS, *kinds_by_name(), *encoder_kinds()], estimator._model_type
     if estimator._is_own:
@@ -172,7 +172,7 @@ def _kinds(estimator: DistributedEstimator) -> list[Kind]:
     return kinds
 
 
-def _parameters(estimator: DistributedEstimator) -> dict[str, Any]:
+def _parameters(estimator: Trainable) -> dict[str, Any]:
     """Parameters but the client and the server, which are connections."""
     given = estimator.get_params(deep=False)
     return {name: value for name, value in given.items() if name not in ("client", "server")}

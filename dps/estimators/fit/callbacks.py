@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from dps.estimators.fit.progress import showing
 
 if TYPE_CHECKING:
-    from dps.estimators.base.estimator import DistributedEstimator
+    from dps.estimators.base.trainable import Trainable
     from dps.estimators.served.publish import Publisher
     from dps.training.epochs.records import EpochRecord
     from dps.training.job import Job
@@ -29,7 +29,7 @@ class FitCallbacks:
     """
 
     def __init__(
-        self, estimator: DistributedEstimator, X: Any, y: Any, sample_weight: Any, max_iter: int
+        self, estimator: Trainable, X: Any, y: Any, sample_weight: Any, max_iter: int
     ) -> None:
         weights = None if sample_weight is None else {"sample_weight": sample_weight}
         self._given = {"estimator": estimator, "X": X, "y": y, "metadata": weights}

@@ -54,13 +54,13 @@ from dps.training.state import Snapshot, TrainState
 
 if TYPE_CHECKING:
     from dps.cluster.base import Cluster
-    from dps.estimators.base.estimator import DistributedEstimator
+    from dps.estimators.base.trainable import Trainable
     from dps.scores.validation import Score
 
 
 def fit(
     client: Any,
-    estimator: DistributedEstimator,
+    estimator: Trainable,
     given: Given,
     *,
     resumption: Resumption,
@@ -310,7 +310,7 @@ def _compact(model: Any, trained: Snapshot) -> tuple[Any, NDArray[np.floating]]:
 
 
 def _describe(
-    estimator: DistributedEstimator, loss: Loss, summary: DataSummary, classes: np.ndarray | None
+    estimator: Trainable, loss: Loss, summary: DataSummary, classes: np.ndarray | None
 ) -> tuple[TargetEncoding, int]:
     """The encoding of targets that the data asks for, and how many raw outputs there are."""
     factors, n_outputs, weight_sum = None, summary.n_outputs, summary.targets.weight

@@ -16,7 +16,7 @@ from dps.monitor.events import Kind, event
 from dps.training.replica.user_errors import described
 
 if TYPE_CHECKING:
-    from dps.estimators.base.estimator import DistributedEstimator
+    from dps.estimators.base.trainable import Trainable
 
 _log = logging.getLogger("dps")
 
@@ -34,7 +34,7 @@ class Loading:
 
     def __init__(
         self,
-        estimator: DistributedEstimator,
+        estimator: Trainable,
         fit: str,
         publish: Callable[[Mapping[str, object]], None] | None,
     ) -> None:

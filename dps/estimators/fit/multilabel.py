@@ -10,11 +10,11 @@ from dps.losses import Loss
 from dps.losses.classification import MarginLoss, Multilabel
 
 if TYPE_CHECKING:
-    from dps.estimators.base.estimator import DistributedEstimator
+    from dps.estimators.base.trainable import Trainable
 
 
 def labels_of_columns(
-    estimator: DistributedEstimator, loss: Loss, n_columns: int, classes: np.ndarray | None
+    estimator: Trainable, loss: Loss, n_columns: int, classes: np.ndarray | None
 ) -> tuple[np.ndarray, Loss]:
     """The labels of a y of several columns, their numbers, and the loss of all."""
     check_columns_of_labels(estimator, classes, several=True)
@@ -38,7 +38,7 @@ def labels_of_columns(
 
 
 def check_columns_of_labels(
-    estimator: DistributedEstimator, classes: np.ndarray | None, several: bool
+    estimator: Trainable, classes: np.ndarray | None, several: bool
 ) -> None:
     """Raise where training goes on from labels of another kind."""
     before = getattr(estimator, "multilabel_", several)

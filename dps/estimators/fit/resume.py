@@ -31,7 +31,7 @@ from dps.training.saved import KINDS, kinds_by_name
 from dps.training.state import TrainState
 
 if TYPE_CHECKING:
-    from dps.estimators.base.estimator import DistributedEstimator
+    from dps.estimators.base.trainable import Trainable
     from dps.models import Model
 
 #: Parameters that may change on resuming: where it runs, what it prints, and when it ends.
@@ -57,7 +57,7 @@ class Resumption:
     """
 
     def __init__(
-        self, estimator: DistributedEstimator, resume: bool, start: TrainState | None, partial: bool
+        self, estimator: Trainable, resume: bool, start: TrainState | None, partial: bool
     ) -> None:
         self._where: Checkpoint | None = estimator.checkpoint
         self._found: LoadedCheckpoint | None = None
@@ -214,7 +214,7 @@ def _seed(random_state: Any) -> int:
     return int(check_random_state(random_state).randint(2**31 - 1))
 
 
-def _parameters(estimator: DistributedEstimator) -> dict[str, Fact]:
+def _parameters(estimator: Trainable) -> dict[str, Fact]:
     """Parameters that training depends on."""
     kinds = [*KINDS, *kinds_by_name()]
     given = estimator.get_params(deep=False)

@@ -1,6 +1,6 @@
 """The request for a fit, the facts about its data, and the job that a plan makes of both.
 
-It knows no kind of model: what is particular to one an estimator says, see `DistributedEstimator`.
+It knows no kind of model: what is particular to one an estimator says, see `Trainable`.
 """
 
 from __future__ import annotations

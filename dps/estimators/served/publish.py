@@ -35,7 +35,7 @@ from dps.training.job import Job
 from dps.training.state import Snapshot
 
 if TYPE_CHECKING:
-    from dps.estimators.base.estimator import DistributedEstimator
+    from dps.estimators.base.trainable import Trainable
 
 TRAINING, NOTE = "training_", "estimator"
 #: Pause between writes, in durations of a write: the writer also watches the fit.
@@ -76,7 +76,7 @@ class Publisher:
     def __init__(
         self,
         server: ParameterServer,
-        estimator: DistributedEstimator,
+        estimator: Trainable,
         job: Job,
         restored: Callable[[Snapshot], tuple[Any, NDArray[np.floating]]],
         fitted: Callable[[Snapshot, Sequence[EpochRecord]], dict[str, Any]],
@@ -142,7 +142,7 @@ class Publisher:
             self._write(trained, self._estimator, describe=True)
         self._warn()
 
-    def _write_beside(self, trained: Snapshot, estimator: DistributedEstimator) -> None:
+    def _write_beside(self, trained: Snapshot, estimator: Trainable) -> None:
         began = time.monotonic()
         try:
             self._write(trained, estimator, describe=not self._described)
@@ -152,7 +152,7 @@ class Publisher:
         now = time.monotonic()
         self._next = now + _REST * (now - began)
 
-    def _write(self, trained: Snapshot, estimator: DistributedEstimator, describe: bool) -> None:
+    def _write(self, trained: Snapshot, estimator: Trainable, describe: bool) -> None:
         """Write a snapshot, and where wanted a note of what the estimator is."""
         from dps.estimators.files.save import packed
 

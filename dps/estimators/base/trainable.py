@@ -1,0 +1,202 @@
+"""The contract of estimators: parameters, and how one says what is trained and what a fit leaves.
+
+Fits, files and served models know this much of an estimator; they know nothing of its `fit`.
+"""
+
+from __future__ import annotations
+
+from abc import ABCMeta, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils._param_validation import Interval, StrOptions
+
+from dps._sklearn import CallbackSupportMixin
+from dps.estimators.base.habits import refuse_classes
+from dps.estimators.predict.predict import FittedModel, Raw
+from dps.losses import Loss
+from dps.preprocessing import FrameEncoder
+from dps.training.state import TrainState
+
+if TYPE_CHECKING:
+    from dps._typing import Auto, ClientLike, MatrixLike, ModeLike, RandomState, ScoringLike
+    from dps.data.survey.rows import Inspection
+    from dps.estimators.fit.survey import Request, Survey
+    from dps.parameter_server import ParameterServer
+    from dps.training.checkpoint.options import Checkpoint
+    from dps.training.job import Job
+    from dps.training.state import Snapshot
+
+
+class _Later(type):
+    """A class by its name, for `isinstance`: it has no instance before its module is loaded."""
+
+    def __instancecheck__(cls, value: object) -> bool:
+        return issubclass(type(value), cls)
+
+    def __subclasscheck__(cls, kind: type) -> bool:
+        path = cls.__module__, cls.__qualname__
+        return any((each.__module__, each.__qualname__) == path for each in kind.__mro__)
+
+
+_Mode = _Later("Mode", (), {"__module__": "dps.modes.base"})
+_Score = _Later("Score", (), {"__module__": "dps.scores.validation"})
+_Checkpoint = _Later("Checkpoint", (), {"__module__": "dps.training.checkpoint.options"})
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class Trainable(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
+    """An estimator as its fit, its files and its served model know it.
+
+    Parameters of a subclass are fields of a dataclass, so that each is declared once. It says how
+    its model is trained, in `_plan`, and what users see of it, in `_fitted`.
+    """
+
+    max_iter: int | Auto = 1000
+    tol: float | None = 1e-4
+    shuffle: bool | Literal["global"] = True
+    random_state: RandomState = None
+    early_stopping: bool | Auto = False
+    validation_fraction: float = 0.1
+    scoring: ScoringLike = "loss"
+    n_iter_no_change: int | Auto = 5
+    warm_start: bool = False
+    verbose: int = 0
+    encoder: FrameEncoder | Auto = "auto"
+    batch_size: int | Auto = "auto"
+    mode: ModeLike = "sync"
+    n_replicas: int | Auto = "auto"
+    checkpoint: Checkpoint | None = None
+    client: ClientLike | None = None
+    server: ParameterServer | str | None = None
+
+    _classification: ClassVar[bool]
+    #: Kinds of the models it trains, for files, and the attributes of its own.
+    _model_type: ClassVar[Any] = None
+    _saved: ClassVar[tuple[str, ...]] = ("_model", "_params")
+    #: Parameters that may be code, which is in no file.
+    _code: ClassVar[tuple[str, ...]] = ()
+    #: True if the user writes the model.
+    _is_own: ClassVar[bool] = False
+    #: True if training is planned to its last epoch, so that reaching it is no failure.
+    _ends_as_planned: ClassVar[bool] = False
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "tol": [Interval(Real, 0, None, closed="left"), None],
+        "shuffle": ["boolean", StrOptions({"global"})],
+        "random_state": ["random_state"],
+        "early_stopping": ["boolean", StrOptions({"auto"})],
+        "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
+        "scoring": [str, _Score, callable],  # of a function the error says how
+        "n_iter_no_change": [Interval(Integral, 1, None, closed="left")],
+        "warm_start": ["boolean"],
+        "verbose": ["verbose"],
+        "encoder": [FrameEncoder, StrOptions({"auto"})],
+        "batch_size": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
+        "mode": [str, _Mode],
+        "n_replicas": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
+        "checkpoint": [_Checkpoint, None],
+        "client": "no_validation",
+        "server": "no_validation",
+    }
+
+    def __init_subclass__(cls, **options: object) -> None:
+        super().__init_subclass__(**options)
+        own = cls.__dict__.get("_parameter_constraints", {})
+        cls._parameter_constraints = {}
+        for base in reversed(cls.__mro__[1:]):
+            cls._parameter_constraints |= getattr(base, "_parameter_constraints", {})
+        cls._parameter_constraints |= own
+
+    def _validate_params(self) -> None:
+        refuse_classes(self, self._parameter_constraints)
+        super()._validate_params()
+
+    @abstractmethod
+    def _plan(self, survey: Survey) -> Job:
+        """Return the job for such data, as :meth:`Survey.job` makes it of a model and an optimizer.
+
+        It is called in each fit once rows have been looked at, and leaves the estimator as it is.
+        """
+
+    @abstractmethod
+    def _fitted(self, model: Any, params: NDArray[np.floating]) -> dict[str, Any]:
+        """The fitted attributes that parameters (n,) of that model make, by their names."""
+
+    @abstractmethod
+    def _loss(self) -> Loss:
+        """The loss as the user gave it."""
+
+    @property
+    def _stops_early(self) -> bool:
+        """True if early stopping is asked for; networks and machines decide "auto" themselves."""
+        return self.early_stopping != "auto" and bool(self.early_stopping)
+
+    @property
+    def _most_epochs(self) -> int:
+        """Epochs at the most, as far as is known before data has been seen."""
+        return int(self.max_iter)
+
+    def _check(self, request: Request) -> None:
+        """Raise where parameters do not go together; nothing has been read yet."""
+
+    def _drop_columns(self, request: Request, X: Any) -> Any:
+        """X in one piece without columns to leave out; `request.columns` has the others."""
+        return X
+
+    def _restore_columns(self, survey: Survey, job: Job, kept: Snapshot) -> tuple[Any, Snapshot]:
+        """The model of all columns, and its parameters and state."""
+        return job.model, kept
+
+    def _inspection(self, request: Request) -> Inspection:
+        """Options for the look at the data, once an encoder has learned."""
+        from dps.data.survey.rows import Inspection
+
+        return Inspection()
+
+    def _attributes(self, model: Any, params: NDArray[np.floating]) -> dict[str, Any]:
+        """Attributes of a fitted model for predictions, warm starts and files."""
+        found = self._fitted(model, params)
+        return found | {"_model": model, "_params": params} if "_params" in self._saved else found
+
+    def _raw(self) -> Raw:
+        """The trained model."""
+        return FittedModel(self._model, self._params)
+
+    def _warm(self) -> TrainState | None:
+        """The state from which `fit` starts with ``warm_start=True``."""
+        return TrainState(self._params, self._model) if hasattr(self, "_model") else None
+
+    def _tensor_names(self, model: Any) -> list[str]:
+        """The tensors by which a server has that model, see `_tensors`."""
+        return [tensor.name for tensor in model.layout.tensors if tensor.size]
+
+    def _tensors(self, model: Any, params: NDArray[np.floating]) -> dict[str, NDArray[np.floating]]:
+        """A model's parameters by names, as a server has them."""
+        views = model.layout.views(np.ascontiguousarray(params))
+        return {name: views[name] for name in self._tensor_names(model)}
+
+    def _from_tensors(
+        self, model: Any, tensors: Mapping[str, NDArray[np.floating]]
+    ) -> tuple[Any, NDArray[np.floating]]:
+        """The model and its parameters of such tensors, which belong to a model of that kind."""
+        params = np.zeros(model.layout.size, model.dtype)
+        for name, view in model.layout.views(params).items():
+            if view.size:
+                view[...] = tensors[name]
+        return model, params
+
+    @classmethod
+    def _is_option(cls, name: str) -> bool:
+        """True if a parameter is for what makes the model, see `MakesModel`."""
+        return False
+
+    @abstractmethod
+    def predict(self, X: MatrixLike) -> Any:
+        """Predict rows. The result is lazy for Dask input."""
