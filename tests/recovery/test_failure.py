@@ -259,6 +259,17 @@ def fits_in_every_way(
     return fits
 
 
+def test_messages_that_do_not_reach_the_scheduler_are_told_apart(client: Client) -> None:
+    configure(timeout=1.0)
+    with Client(client.scheduler.address, set_as_default=False) as mute:
+        mute._send_to_scheduler = lambda message: None
+        with pytest.raises(ClusterError, match=r"the scheduler does not know \d+ of them"):
+            dps.LinearClassifier(client=mute).fit(
+                da.ones((100, 2), chunks=(50, 2)), da.arange(100, chunks=50) % 2
+            )
+        del mute._send_to_scheduler
+
+
 # The worker of rank 0 holds the shards too.
 @pytest.mark.usefixtures("_fits_tell")
 @pytest.mark.parametrize("which", [*slow(0), 1])

@@ -31,6 +31,7 @@ class TaskProgress:
     # Workers among these whose threads are all at other tasks, and the keys of these.
     busy: dict[str, list[str]]
     n_workers: int  # of the cluster
+    unknown: int  # tasks that the scheduler has not been sent, or has forgotten
 
     def must_end(self, waited: float, timeout: float) -> bool:
         """True if no progress for so many seconds is enough; heartbeats say of it late."""
@@ -39,6 +40,11 @@ class TaskProgress:
     def error(self, n_tasks: int, seconds: float) -> ClusterError:
         """An error that says what has gone wrong, where, and what to do."""
         begins = f"no progress on {n_tasks} partitions or tasks for {seconds:.3g} s: "
+        if self.unknown:
+            return ClusterError(
+                f"{begins}the scheduler does not know {self.unknown} of them, so messages of this "
+                "client do not arrive there; make a new Client, and fit again"
+            )
         here = {worker: since for worker, since in self.silent.items() if worker in self.signs}
         gone = here or ({} if self.paused or self.busy else self.silent)
         if gone:
@@ -109,6 +115,7 @@ def look_for_progress(timeout: float) -> Callable[..., Any]:
         patience = max(timeout, 5 * lately)
         silence = {address: now - of.last_seen for address, of in workers.items()}
         running = {address for address, of in workers.items() if of.status.name == "running"}
+        unknown = sum(key not in dask_scheduler.tasks for key in keys)
         left, seen, wanted = [*reversed(keys)], set(), set()
         while left:
             key = left.pop()
@@ -155,6 +162,7 @@ def look_for_progress(timeout: float) -> Callable[..., Any]:
                 if len(names) >= shown[address].nthreads
             },
             "n_workers": len(workers),
+            "unknown": unknown,
         }
 
     return look
