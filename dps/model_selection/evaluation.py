@@ -115,6 +115,8 @@ class Evaluation:
     error_score: float | Literal["raise"]
     # By default all parameters go to fits, and weights to scores too.
     routes: Routes | None = None
+    verbose: int = 0  # of joblib's progress
+    pre_dispatch: int | str = "2*n_jobs"  # fits that are prepared
     train_score: bool = False  # whether the rows that were trained on are scored, too
     return_estimator: bool = False
 
@@ -130,7 +132,11 @@ class Evaluation:
         pairs = [(parameters, fold) for parameters in candidates for fold in range(data.n_splits)]
         jobs = (delayed(self._one)(estimator, *pair, data) for pair in pairs)
         # Threads, whatever the backend: Futures belong to this process.
-        found: list[dict[str, Any]] = Parallel(n_jobs=self.n_jobs, require="sharedmem")(jobs)
+        parallel = Parallel(
+            n_jobs=self.n_jobs, verbose=self.verbose, pre_dispatch=self.pre_dispatch,
+            require="sharedmem",
+        )  # fmt: skip
+        found: list[dict[str, Any]] = parallel(jobs)
         _warn_or_raise_about_fit_failures(found, self.error_score)
         _insert_error_scores(found, self.error_score)
         return found

@@ -38,6 +38,8 @@ class _OnDask:
     scoring: ScorersLike | None
     refit: Any
     n_jobs: Any
+    verbose: int
+    pre_dispatch: int | str
     error_score: float | Literal["raise"]
     return_train_score: bool
 
@@ -88,7 +90,10 @@ class _OnDask:
             routes = Routes.of(type(self).__name__, estimator, self.scoring, cv, params)
             groups = params.pop("groups", None)
             data = Folds(cv, client, X, y, params, groups)
-            how = Evaluation(scorer, self.n_jobs, self.error_score, routes, self.return_train_score)
+            how = Evaluation(
+                scorer, self.n_jobs, self.error_score, routes, self.verbose, self.pre_dispatch,
+                self.return_train_score,
+            )  # fmt: skip
             found = how.run(estimator, candidates, data)
             results = self._format_results(candidates, data.n_splits, found)  # type: ignore[attr-defined]
             self.n_splits_, self.multimetric_ = data.n_splits, several
@@ -171,14 +176,16 @@ def cross_val_score(  # noqa: PLR0913 - scikit-learn's signature
     scoring: ScorersLike | None = None,
     cv: Splitting | None = None,
     n_jobs: int | None = None,
+    verbose: int = 0,
     params: dict[str, Any] | None = None,
+    pre_dispatch: int | str = "2*n_jobs",
     error_score: float | Literal["raise"] = np.nan,
 ) -> NDArray[np.float64]:
     """Score an estimator on each fold, trained on the others.
 
     Parameters
     ----------
-    estimator, X, y, groups, cv, n_jobs, params, error_score
+    estimator, X, y, groups, cv, n_jobs, verbose, params, pre_dispatch, error_score
         As for `cross_validate`.
     scoring : str or callable, optional
         The score, as for `cross_validate`, but only one.
@@ -195,8 +202,8 @@ def cross_val_score(  # noqa: PLR0913 - scikit-learn's signature
     if isinstance(scoring, dict | list | tuple | set):
         raise ValueError(f"scoring of cross_val_score is one metric, got {scoring!r}")
     found = cross_validate(
-        estimator, X, y, groups=groups, scoring=scoring, cv=cv, n_jobs=n_jobs, params=params,
-        error_score=error_score,
+        estimator, X, y, groups=groups, scoring=scoring, cv=cv, n_jobs=n_jobs, verbose=verbose,
+        params=params, pre_dispatch=pre_dispatch, error_score=error_score,
     )  # fmt: skip
     return found["test_score"]
 
@@ -210,7 +217,9 @@ def cross_validate(  # noqa: PLR0913 - scikit-learn's signature
     scoring: ScorersLike | None = None,
     cv: Splitting | None = None,
     n_jobs: int | None = None,
+    verbose: int = 0,
     params: dict[str, Any] | None = None,
+    pre_dispatch: int | str = "2*n_jobs",
     return_train_score: bool = False,
     return_estimator: bool = False,
     error_score: float | Literal["raise"] = np.nan,
@@ -230,8 +239,12 @@ def cross_validate(  # noqa: PLR0913 - scikit-learn's signature
         Likewise.
     n_jobs : int, optional
         Number of concurrent fits.
+    verbose : int, default=0
+        If above 0, joblib's report of the fits that have ended is printed.
     params : dict, optional
         Of the estimator's `fit`, such as `sample_weight`.
+    pre_dispatch : int or str, default="2*n_jobs"
+        Number of fits that are prepared ahead, as in joblib.
     return_train_score : bool, default=False
         If True, training rows are scored too.
     return_estimator : bool, default=False
@@ -265,8 +278,9 @@ def cross_validate(  # noqa: PLR0913 - scikit-learn's signature
     if not is_dask(X):
         return model_selection.cross_validate(
             estimator, X, y, groups=groups, scoring=of_second_class(scoring), cv=cv,
-            n_jobs=n_jobs, params=params, return_train_score=return_train_score,
-            return_estimator=return_estimator, error_score=error_score,
+            n_jobs=n_jobs, verbose=verbose, params=params, pre_dispatch=pre_dispatch,
+            return_train_score=return_train_score, return_estimator=return_estimator,
+            error_score=error_score,
         )  # fmt: skip
     scorer = scorer_of(scoring)
     with _placed(estimator) as (placed, client, given):
@@ -274,7 +288,10 @@ def cross_validate(  # noqa: PLR0913 - scikit-learn's signature
         routes = Routes.of("cross_validate", placed, scoring, cv, params)
         groups = params.pop("groups", groups) if routes is not None else groups
         data = Folds(cv, client, X, y, params, groups)
-        how = Evaluation(scorer, n_jobs, error_score, routes, return_train_score, return_estimator)
+        how = Evaluation(
+            scorer, n_jobs, error_score, routes, verbose, pre_dispatch, return_train_score,
+            return_estimator,
+        )  # fmt: skip
         found = how.run(placed, [{}], data)
     results: dict[str, Any] = {
         f"{what}_time": np.array([f[f"{what}_time"] for f in found]) for what in ("fit", "score")
@@ -289,7 +306,7 @@ def cross_validate(  # noqa: PLR0913 - scikit-learn's signature
     return results
 
 
-def cross_val_predict(
+def cross_val_predict(  # noqa: PLR0913 - scikit-learn's signature
     estimator: BaseEstimator,
     X: MatrixLike,
     y: VectorLike | None = None,
@@ -297,14 +314,16 @@ def cross_val_predict(
     groups: VectorLike | None = None,
     cv: Splitting | None = None,
     n_jobs: int | None = None,
+    verbose: int = 0,
     params: dict[str, Any] | None = None,
+    pre_dispatch: int | str = "2*n_jobs",
     method: str = "predict",
 ) -> Any:
     """Predict each row with an estimator that was trained on the other folds.
 
     Parameters
     ----------
-    estimator, X, y, groups, cv, n_jobs, params
+    estimator, X, y, groups, cv, n_jobs, verbose, params, pre_dispatch
         As for `cross_validate`; each row must be in one fold.
     method : str, default="predict"
         Name of the estimator's method that predicts.
@@ -335,8 +354,9 @@ def cross_val_predict(
     X, y = as_pandas(X), as_pandas(y)
     if not is_dask(X):
         return model_selection.cross_val_predict(
-            estimator, X, y, groups=groups, cv=cv, n_jobs=n_jobs, params=params, method=method
-        )
+            estimator, X, y, groups=groups, cv=cv, n_jobs=n_jobs, verbose=verbose, params=params,
+            pre_dispatch=pre_dispatch, method=method,
+        )  # fmt: skip
 
     def predicted(model: BaseEstimator, X: MatrixLike, y: VectorLike) -> Any:
         return getattr(model, method)(X)
@@ -353,7 +373,9 @@ def cross_val_predict(
             groups, routes = params.pop("groups", groups), replace(routes, score=frozenset())
         data = Folds(cv, client, X, y, params, groups)
         data.check_each_row_once()
-        how = Evaluation(predicted, n_jobs, "raise", routes, return_estimator=True)
+        how = Evaluation(
+            predicted, n_jobs, "raise", routes, verbose, pre_dispatch, return_estimator=True
+        )
         found = how.run(placed, [{}], data)
         models = [of_fold["estimator"] for of_fold in found]
         made = [of_fold["test_scores"] for of_fold in found]

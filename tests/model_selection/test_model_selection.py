@@ -55,8 +55,13 @@ def given(kind: str) -> tuple[Any, Any]:
     return X, y.to_numpy() if kind == "local y" else da.from_array(y.to_numpy(), chunks=100)
 
 
-@pytest.mark.parametrize("kind", ["array", "local y", "sparse", "frame", "frame of text", "list"])
-@pytest.mark.parametrize("where", ["cluster", "threads"])
+@pytest.mark.parametrize(
+    ("kind", "where"),
+    [
+        ("array", "threads"), ("local y", "threads"), ("sparse", "threads"), ("list", "cluster"),
+        ("frame", "threads"), ("frame of text", "cluster"),
+    ],
+)  # fmt: skip
 def test_a_search_on_any_container(kind: str, where: str, client: Client) -> None:
     model = LinearClassifier(client=client if where == "cluster" else None, n_replicas=2)
     X, y = given(kind)
@@ -175,6 +180,24 @@ def test_several_metrics_and_scores_of_training(client: Client) -> None:
     assert search.score(X, y) > 0.99
 
 
+@pytest.mark.parametrize("kind", ["array", "local"])
+def test_what_is_done_is_told_if_asked_for(
+    kind: str, client: Client, capfd: pytest.CaptureFixture[str]
+) -> None:
+    X, y = (rows()[0].to_numpy(), rows()[1]) if kind == "local" else given(kind)
+    model = LinearClassifier(client=client)
+    cross_val_score(model, X, y, cv=2)
+    assert not "".join(capfd.readouterr())
+    told: dict[str, Any] = {"cv": 2, "verbose": 1, "pre_dispatch": 1}
+    for call in (
+        lambda: cross_val_score(model, X, y, **told),
+        lambda: cross_val_predict(model, X, y, **told),
+        lambda: GridSearchCV(model, {"alpha": [1.0]}, **told).fit(X, y),
+    ):
+        call()
+        assert "".join(capfd.readouterr())
+
+
 def test_candidates_are_drawn_by_chance(client: Client) -> None:
     X, y = given("array")
     search = RandomizedSearchCV(
@@ -243,34 +266,39 @@ def test_a_search_asks_for_targets() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "cv"),
-    [("array", 3), ("frame", PartitionKFold(3, by="partitions")), ("frame of text", "given")],
+    ("kind", "cv", "method"),
+    [
+        ("array", 3, "predict"),
+        ("frame", PartitionKFold(3, by="partitions"), "predict_proba"),
+        ("frame of text", "given", "predict_proba"),
+    ],
 )
-def test_predictions_of_folds_lie_as_the_rows_do(kind: str, cv: Any, client: Client) -> None:
+def test_predictions_of_folds_lie_as_the_rows_do(
+    kind: str, cv: Any, method: str, client: Client
+) -> None:
     X, y = given(kind)
     if cv == "given":
         cv = PredefinedSplit(np.arange(len(rows()[1])) % 4)
     model = LinearClassifier(client=client, random_state=0)
-    for method in ("predict", "predict_proba"):
-        found = cross_val_predict(model, X, y, cv=cv, method=method)
-        assert found.npartitions == PARTS
-        if kind == "array":
-            assert found.chunks[0] == X.chunks[0]
-        of_rows: dict[float, Any] = {}
+    found = cross_val_predict(model, X, y, cv=cv, method=method)
+    assert found.npartitions == PARTS
+    if kind == "array":
+        assert found.chunks[0] == X.chunks[0]
+    of_rows: dict[float, Any] = {}
 
-        def scoring(fitted: Any, X: Any, y: Any, of: Any = of_rows, method: str = method) -> float:
-            some = X[:, 0] if kind == "array" else X["a"]
-            theirs = getattr(fitted, method)(X)
-            of.update(zip(*map(np.asarray, client.compute([some, theirs], sync=True)), strict=True))
-            return 0.0
+    def scoring(fitted: Any, X: Any, y: Any) -> float:
+        some = X[:, 0] if kind == "array" else X["a"]
+        made = client.compute([some, getattr(fitted, method)(X)], sync=True)
+        of_rows.update(zip(*map(np.asarray, made), strict=True))
+        return 0.0
 
-        cross_val_score(model, X, y, cv=cv, scoring=scoring)
-        expected = np.array([of_rows[a] for a in rows()[0]["a"]])
-        actual = np.asarray(client.compute(found, sync=True))
-        if method == "predict":
-            np.testing.assert_array_equal(actual, expected)
-        else:
-            np.testing.assert_allclose(actual, expected, rtol=1e-9)
+    cross_val_score(model, X, y, cv=cv, scoring=scoring)
+    expected = np.array([of_rows[a] for a in rows()[0]["a"]])
+    actual = np.asarray(client.compute(found, sync=True))
+    if method == "predict":
+        np.testing.assert_array_equal(actual, expected)
+    else:
+        np.testing.assert_allclose(actual, expected, rtol=1e-9)
 
 
 def test_several_scores_of_folds(client: Client) -> None:
