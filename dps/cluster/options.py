@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
@@ -86,9 +87,15 @@ class Options:
             "on_data_loss": "'error' or 'drop'",
             "monitor": "True or False",
         }
-        for name, hint in get_type_hints(type(self)).items():
+        for name, check in _checks().items():
             value = getattr(self, name)
             least = -1 if name in ("max_losses", "fruitless_losses") else 0
             small = type(value) in (int, float) and not value > least
-            if small or not check_of(hint)(value):
+            if small or not check(value):
                 raise ValueError(f"dps.{name} of dask.config must be {wanted[name]}, got {value!r}")
+
+
+@cache
+def _checks() -> dict[str, Callable[[Any], bool]]:
+    """A check of each option's value, by its type."""
+    return {name: check_of(hint) for name, hint in get_type_hints(Options).items()}

@@ -7,6 +7,7 @@ by a random token, and a digest of what both sides lay out. It must not know wha
 from __future__ import annotations
 
 import hashlib
+import math
 import mmap
 import secrets
 import weakref
@@ -72,7 +73,7 @@ class Regions:
     def bind(self, regions: LaidOut, memory: Any) -> None:
         """Have arrays that lie in some memory as attributes."""
         for name, (offset, shape, dtype) in regions.items():
-            array = np.frombuffer(memory, dtype, int(np.prod(shape)), offset)
+            array = np.frombuffer(memory, dtype, math.prod(shape), offset)
             setattr(self, name, array.reshape(shape))
 
     @classmethod
@@ -151,7 +152,7 @@ def laid_out(shapes: Shapes) -> tuple[LaidOut, int]:
     offset = mmap.PAGESIZE  # behind the identity
     for name, (shape, dtype) in shapes.items():
         regions[name] = (offset, shape, dtype)
-        nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        nbytes = math.prod(shape) * np.dtype(dtype).itemsize
         offset += -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
     return regions, offset
 
