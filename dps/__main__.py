@@ -9,8 +9,9 @@ import re
 import shutil
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -58,13 +59,18 @@ def _here() -> Iterator[tuple[str, str]]:
         yield package, f"{_version(package)}{wanted_by}"
 
 
-def _cluster(scheduler: str) -> Iterator[tuple[str, str]]:
-    """Versions on the scheduler and on all workers; processes are named where they differ."""
+def _known_to(scheduler: str, packages: Sequence[str]) -> Any:
+    """Ask all processes of a cluster for the versions of packages."""
     from distributed import Client
 
-    names = ["dps", "python", *_packages()]
     with Client(scheduler, set_as_default=False) as client:
-        found = client.get_versions(packages=[name for name in names if name != "python"])
+        return client.get_versions(packages=packages)
+
+
+def _cluster(scheduler: str) -> Iterator[tuple[str, str]]:
+    """Versions on the scheduler and on all workers; processes are named where they differ."""
+    names = ["dps", "python", *_packages()]
+    found = _known_to(scheduler, [name for name in names if name != "python"])
     processes = {"client": found["client"], "scheduler": found["scheduler"], **found["workers"]}
     yield "cluster", f"a scheduler and {len(found['workers'])} workers"
     for name in names:

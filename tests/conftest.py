@@ -8,15 +8,20 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import dask
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client
+from distributed.utils import get_mp_context
 from hypothesis import settings
-from local import local_client
+from local import SharedCluster, local_client
+from own_names import OwnNames
+from threadpoolctl import threadpool_limits
 
 from dps.server.memory.files import SharedFile
 
@@ -26,20 +31,35 @@ collect_ignore = ["benchmarks"]
 # A shell has it ignored by what it runs in the background, and so by all that is started here.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# The same examples in every run; --hypothesis-profile=default draws others.
-settings.register_profile("repeatable", derandomize=True, deadline=None)
+# The same examples in every run; --hypothesis-profile=default draws others, and more.
+settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=25)
 settings.load_profile("repeatable")
 
-# As in Dask's own tests, a worker is forked from a process that has imported Dask already.
-# Examples and benchmarks, and one of the runs beside the tests, start theirs as users do.
+# As in Dask's own tests, a worker is forked from a process that has imported Dask already, and
+# here dps too. Examples and benchmarks, and one of the runs beside the tests, start theirs as
+# users do.
 # Workers do without Dask's profile of their threads: `sys._current_frames` of CPython 3.11 can stop
 # a process for ever, where garbage is collected in it while a thread ends (gh-106883).
 dask.config.set(
     {
         "distributed.worker.multiprocessing-method": "forkserver",
         "distributed.worker.profile.enabled": False,
+        # An idle cluster of two workers takes a sixth of a core by its defaults.
+        "distributed.admin.tick.interval": "500ms",
+        "distributed.admin.system-monitor.interval": "10s",
+        "distributed.worker.memory.monitor-interval": "1s",
     }
 )
+
+get_mp_context().set_forkserver_preload(
+    [
+        "distributed.nanny", "dask.array", "dask.dataframe", "pyarrow.dataset",
+        "sklearn.linear_model", "dps.cluster.dask.fit", "dps.estimators",
+        "dps.parameter_server.shard.actor", "dps.training.replica.replica",
+    ]
+)  # fmt: skip
+
+_MONOTONIC = time.monotonic
 
 # Of two processes none should have a long file left when the other is done: these come first.
 LONG = (
@@ -90,9 +110,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Have the garbage collector leave out what stays: it stopped all threads for a second."""
+    """Have the garbage collector leave out what stays: it stopped all threads for a second.
+
+    By then all libraries are loaded. Threads of BLAS would spin on cores that others need.
+    """
     gc.collect()
     gc.freeze()
+    threadpool_limits(1, "blas")
+
+
+@pytest.fixture
+def monkeypatch() -> Iterator[OwnNames]:
+    """Pytest's own, for names of dps and of the tests alone."""
+    with OwnNames.context() as patch:
+        yield patch  # type: ignore[misc]
 
 
 @pytest.fixture(autouse=True)
@@ -126,13 +157,16 @@ def beside(request: pytest.FixtureRequest, _beside: dict[str, Beside]) -> Beside
 
 
 @pytest.fixture(scope="session")
-def client() -> Iterator[Client]:
+def _shared() -> Iterator[SharedCluster]:
+    with closing(SharedCluster()) as shared:
+        yield shared
+
+
+@pytest.fixture
+def client(_shared: SharedCluster) -> Iterator[Client]:
     """A client of two worker processes with two threads each, which no test may harm."""
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=2, dashboard_address=":0") as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
-        yield client
+    yield _shared.client()
+    _shared.check()
 
 
 @pytest.fixture(scope="module")
@@ -163,5 +197,6 @@ def _nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     monkeypatch.setattr(SharedFile, "create", noting)
     yield
+    assert time.monotonic is _MONOTONIC, "the clock of Dask's event loop has been replaced"
     assert not [t.name for t in threading.enumerate() if t.name.startswith("dps-")]
     assert not [path for path in made if path.exists()]

@@ -28,6 +28,8 @@ _VERSION = 1
 _FORMAT = "dps"
 MANIFEST = "manifest.json"
 _OURS = re.compile(r"manifest\.json|arrays-[0-9a-f]{16}\.safetensors|part-[\w-]+\.safetensors|\..*")
+#: Puts a file in the place of another one, in one step.
+_replace = os.replace
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 #: Bytes of a manifest that are read at the most.
 _LONGEST_MANIFEST = 1 << 30
@@ -300,7 +302,7 @@ def write_file(
                 os.fsync(file.fileno())
         place = f"{root}/{name if isinstance(name, str) else name(digest.hexdigest())}"
         if local:
-            os.replace(beside, place)
+            _replace(beside, place)
             _sync(root)
         else:
             fs.mv(beside, place)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.metadata
+from importlib.metadata import PackageNotFoundError
 from typing import Any
 
 import dask.array as da
@@ -221,31 +221,27 @@ def test_an_asynchronous_client_trains_in_another_thread() -> None:
 
 
 @pytest.mark.parametrize("theirs", ["0.0.1", None])
-def test_workers_with_another_dps_or_none(
-    theirs: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def answer(self: Any, *args: Any, workers: list[str], **kwargs: Any) -> Any:
-        return {
-            worker: theirs or importlib.metadata.PackageNotFoundError("dps") for worker in workers
-        }
+def test_workers_with_another_dps_or_none(theirs: str | None) -> None:
+    class Answering(Client):
+        async def _run(self, *args: Any, workers: list[str], **kwargs: Any) -> Any:
+            return {worker: theirs or PackageNotFoundError("dps") for worker in workers}
 
     with (
         LocalCluster(
             n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0"
         ) as cluster,
-        Client(cluster, set_as_default=False) as client,
+        Answering(cluster, set_as_default=False) as client,
     ):
-        monkeypatch.setattr(Client, "_run", answer)
         message = "a worker has dps 0.0.1" if theirs else "dps is not installed on a worker"
         fails(message, *data(), client=client, kind=VersionError)
 
 
 def test_a_dps_that_is_not_installed_here(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     def version(name: str) -> str:
-        raise importlib.metadata.PackageNotFoundError(name)
+        raise PackageNotFoundError(name)
 
     monkeypatch.setattr(calls, "_checked", {})
-    monkeypatch.setattr(calls.importlib.metadata, "version", version)
+    monkeypatch.setattr(calls, "version", version)
     fails("is imported here without being installed", *data(), client=client, kind=VersionError)
 
 

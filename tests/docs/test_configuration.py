@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from distributed import Client
 
 import dps
+from dps import __main__
 from dps.__main__ import main
 from dps.cluster.options import Options
 
@@ -92,15 +93,15 @@ def test_what_a_report_of_a_fault_needs(client: Client) -> None:
 def test_versions_that_differ_are_shown_with_their_processes(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = Client.get_versions
+    asked = __main__._known_to
 
-    def answer(self: Client, **options: Any) -> dict[str, Any]:
-        found = asked(self, **options)
+    def answer(*args: Any) -> dict[str, Any]:
+        found = asked(*args)
         worker = sorted(found["workers"])[0]
         found["workers"][worker]["packages"] |= {"dps": "0.0.1", "numpy": None}
         return found
 
-    monkeypatch.setattr(Client, "get_versions", answer)
+    monkeypatch.setattr(__main__, "_known_to", answer)
     said = CliRunner().invoke(main, [client.scheduler.address]).output
     first, second = sorted(client.nthreads())
     known = f"{dps.__version__} (client, scheduler, {second}); 0.0.1 ({first})"
@@ -119,7 +120,9 @@ def test_dask_dps_lists_the_servers_of_a_cluster(client: Client) -> None:
     assert "tcp://" in said
 
 
-def test_a_server_may_be_given_the_address_of_a_cluster(client: Client) -> None:
+def test_a_server_may_be_given_the_address_of_a_cluster(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def clients() -> int:
         """Clients of workers, which Actors make, do not count."""
         names = client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.clients))
@@ -137,6 +140,7 @@ def test_a_server_may_be_given_the_address_of_a_cluster(client: Client) -> None:
     assert clients() == before
     with pytest.raises(TypeError, match="a cluster, the address of a scheduler or None, got 7"):
         dps.ParameterServer(client=7)
+    monkeypatch.setattr("dps.cluster.choice._ANSWER_SECONDS", 0.5)
     with pytest.raises(dps.errors.ClusterError, match="no scheduler answers at client='tcp://"):
         dps.ParameterServer(client="tcp://127.0.0.1:1")
     assert clients() == before

@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 
 import dask
 import default_tables
+import distributed
 import draw
 import pytest
 from cases import slow
@@ -60,7 +61,10 @@ class Cluster(LocalCluster):
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Packages that make clusters elsewhere."""
-    monkeypatch.setattr("dask.distributed.SSHCluster", Cluster)
+    ours = ModuleType("dask.distributed")
+    known = {name: getattr(distributed, name) for name in distributed.__all__}
+    vars(ours).update(known, SSHCluster=Cluster)
+    monkeypatch.setitem(sys.modules, ours.__name__, ours)
     for package, name in {
         "coiled": "Cluster", "dask_jobqueue": "SLURMCluster",
         "dask_kubernetes.operator": "KubeCluster",

@@ -244,7 +244,7 @@ def test_a_crash_leaves_what_was_there(
 ) -> None:
     path = tmp_path / "model"
     first, second = dps.LinearRegressor().fit(X, Y), dps.LinearRegressor().fit(X, -Y)
-    whole = directories.os.replace
+    whole = directories._replace
 
     def crash(beside: str, place: str) -> None:
         if survives == "nothing" or place.endswith(".json"):
@@ -255,7 +255,7 @@ def test_a_crash_leaves_what_was_there(
         if old:
             first.save(path)
         with monkeypatch.context() as patch:
-            patch.setattr(directories.os, "replace", crash)
+            patch.setattr(directories, "_replace", crash)
             with pytest.raises(OSError, match="no space"):
                 second.save(path)
         assert not [name for name in files(path) if name.startswith(".")]

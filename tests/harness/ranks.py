@@ -36,12 +36,14 @@ FENCE = 1
 class LoopbackLink(FarLink):
     """A link over TCP to a thread of this process, which serves the rank as a shard's would."""
 
+    connect = staticmethod(socket.create_connection)
+
     def __init__(self, window: Window, mode: Mode, rank: int, timeout: float) -> None:
         nowhere = MemoryCard(b"", None)
         card = WindowCard(window.spec, nowhere, nowhere, None, "elsewhere", None)
         super().__init__(card, None, rank, FENCE, timeout)  # type: ignore[arg-type]
         with socket.create_server(("127.0.0.1", 0)) as listening:
-            ours = socket.create_connection(listening.getsockname())
+            ours = self.connect(listening.getsockname())
             theirs, _ = listening.accept()
         wire = SocketWire(theirs, b"", lambda: None, ConnectionError, 0.2)
 

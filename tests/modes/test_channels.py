@@ -11,10 +11,11 @@ from typing import Any
 import dask.array as da
 import numpy as np
 import pytest
-from distributed import Client, Future
+from distributed import Client
 
 import dps
 from dps.cluster.dask.fit import DaskCluster
+from dps.cluster.dask.replicas import ReplicaTasks
 from dps.cluster.threads import ThreadCluster
 from dps.estimators.fit.progress import Progress
 from dps.losses import LogLoss
@@ -107,7 +108,7 @@ def test_ctrl_c_after_the_last_epoch_keeps_all_epochs(
         (watch.Watcher, "_fetch"),
         (watch.Watcher, "_result"),
         (DaskCluster, "close"),
-        (Future, "release"),
+        (ReplicaTasks, "release"),
     ],
     ids=lambda value: value if isinstance(value, str) else value.__name__,
 )

@@ -79,13 +79,13 @@ class Slow:
     """A way to a listening socket on which much is held up until its sender has looked around."""
 
     def __init__(self) -> None:
-        self.looks, self._connect = 0, socket.create_connection
+        self.looks = 0
 
     def __call__(self, address: Any) -> socket.socket:
         with socket.create_server(("127.0.0.1", 0)) as between:
-            ours = self._connect(between.getsockname())
+            ours = socket.create_connection(between.getsockname())
             theirs, _ = between.accept()
-        onwards = self._connect(address)
+        onwards = socket.create_connection(address)
         for one, other in ((theirs, onwards), (onwards, theirs)):
             threading.Thread(target=self._pass_on, args=(one, other), daemon=True).start()
         return ours
@@ -114,7 +114,7 @@ def test_a_rank_that_looks_around_inside_a_message_says_nothing_there(
             if self in channel._links:
                 channel.heartbeat()
 
-    monkeypatch.setattr(socket, "create_connection", slow)
+    monkeypatch.setattr(LoopbackLink, "connect", slow)
     monkeypatch.setattr(LoopbackLink, "_tick", look)
     with Group(RING, 2, size, n_shards=2, far=to_the_right(2, 0)) as group:
         channels += group.channels

@@ -9,16 +9,14 @@ import struct
 import threading
 import time
 import weakref
-from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from cases import slow
 from conditions import until
 from distributed import Client
-from local import local_client
 
 import dps
 from dps._runtime.wire.message import Ending, Op
@@ -38,10 +36,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
 
 @pytest.fixture
-def three() -> Iterator[Client]:
+def three(mortal: Client) -> Client:
     """A client of three workers, of whom some will be killed."""
-    with local_client(3) as client:
-        yield client
+    return mortal
 
 
 def kill(client: Client, worker: str) -> None:
@@ -274,8 +271,9 @@ def request(op: int, number: int, again: int = 0, entry: int = 0, passed: int = 
     return struct.pack("8q9d3qd5q", *values) + struct.pack("d", 1.0)
 
 
-@pytest.mark.parametrize("between", ["reads", "rest"])
-@pytest.mark.parametrize("first", ["mirror", "worker"])
+@pytest.mark.parametrize(
+    ("first", "between"), [("mirror", "rest"), ("worker", "reads"), *slow(("mirror", "reads"))]
+)
 def test_a_server_that_is_only_read_or_at_rest_gets_another_mirror(
     first: str, between: str, three: Client
 ) -> None:
@@ -287,7 +285,7 @@ def test_a_server_that_is_only_read_or_at_rest_gets_another_mirror(
         server.push("w", np.ones(4))
         server.add("t", np.ones((3, 2)), [5, 6, 1 << 40])
         value, found = server.pull("w"), server.pull("t", [5, 1 << 40])
-        for lost in (first, "worker", "mirror", "worker"):
+        for lost in (first, "worker", "mirror"):
             before = server.stats()["shards"][0]
             known = set(three.list_datasets())
             kill(three, before[lost])
@@ -411,14 +409,9 @@ def test_parts_are_read_in_turn_so_that_no_copy_is_idle(
     assert read == [(0, "freeze"), (1, "freeze"), *pieces, (0, "thaw"), (1, "thaw")]
 
 
-def test_what_a_caller_has_frozen_and_does_not_read_is_given_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_a_caller_has_frozen_and_does_not_read_is_given_up() -> None:
     now = [0.0]
-    monkeypatch.setattr(
-        "dps.parameter_server.shard.frozen.time", SimpleNamespace(monotonic=lambda: now[0])
-    )
-    frozen, part = Frozen(10.0), PartSnapshot(np.ones((1, 4, 2)), None, 3)
+    frozen, part = Frozen(10.0, clock=lambda: now[0]), PartSnapshot(np.ones((1, 4, 2)), None, 3)
     assert frozen.add(0, "first", part) == (4, None, 3)
     now[0] = 6.0
     frozen.add(1, "second", part)

@@ -228,7 +228,7 @@ def test_what_shards_wrote_elsewhere_is_no_checkpoint(
         else:
             replace(beside, place)
 
-    monkeypatch.setattr(directories.os, "replace", gone)
+    monkeypatch.setattr(directories, "_replace", gone)
     with pytest.warns(UserWarning, match=r"is not seen here: give a path that all workers share"):
         fitted(tmp_path, resume=True, max_iter=5)
     assert manifests(tmp_path) == before
@@ -254,7 +254,7 @@ def child(path: Path, how: str) -> None:
         if how == "stop":
             replace(beside, place)
 
-    directories.os.replace = stopping  # type: ignore[assignment]
+    directories._replace = stopping
     fitted(path, max_iter=10_000_000)
 
 

@@ -137,7 +137,7 @@ class LateLoss(LogLoss):
 
 @pytest.mark.parametrize(
     ("mode", "epochs"),
-    [(dps.Sync(snapshot_every=0), 0), (dps.AllReduce(snapshot_every=0), 1)],
+    [(dps.Sync(snapshot_every=0), 0), *slow((dps.AllReduce(snapshot_every=0), 1))],
 )
 def test_a_fit_is_resumed_in_the_middle_of_an_epoch(
     mode: Any, epochs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -246,7 +246,7 @@ def test_a_crash_at_any_point_of_the_writing_leaves_one_to_go_on_from(
 
 def crash(path: Path, point: str) -> None:
     """Go on from a checkpoint, and die in the middle of writing the next one."""
-    replace, clear = directories.os.replace, checkpoints.clear
+    replace, clear = directories._replace, checkpoints.clear
 
     def replaced(beside: str, place: str) -> None:
         if f"/{point}" in place:
@@ -256,7 +256,7 @@ def crash(path: Path, point: str) -> None:
     def cleared(*given: Any) -> None:
         os._exit(9) if point == "clear" else clear(*given)
 
-    directories.os.replace = replaced  # type: ignore[assignment]
+    directories._replace = replaced
     checkpoints.clear = cleared
     estimator = made(dps.LinearClassifier, path, optimizer="adam")
     estimator.set_params(checkpoint=dps.Checkpoint(path, every="1h")).fit(*data(), resume=True)
@@ -416,14 +416,14 @@ def test_a_path_that_cannot_be_written_is_an_error_before_training_and_a_warning
     (tmp_path / "file").write_text("mine")
     with pytest.raises(OSError, match=r"checkpoints cannot be written to .*file"):
         made(dps.LinearClassifier, tmp_path / "file").fit(X, y)
-    whole = directories.os.replace
+    whole = directories._replace
 
     def full(beside: str, place: str) -> None:
         if "part-" in place:
             raise OSError(28, "No space left on device")
         whole(beside, place)
 
-    monkeypatch.setattr(directories.os, "replace", full)
+    monkeypatch.setattr(directories, "_replace", full)
     with pytest.warns(UserWarning, match="No space left.*Training goes on") as said:
         model = made(dps.LinearClassifier, tmp_path / "fit", **SLOW).fit(X, y)
     assert len(said) == 1

@@ -15,7 +15,6 @@ import dps
 from dps.estimators.fit import fit as fitting
 from dps.training.job import Job
 from dps.training.position import Position
-from dps.training.replica import pauses
 from dps.training.replica.pauses import Pauses
 from dps.training.run import trainer
 
@@ -112,15 +111,18 @@ def test_steps_from_all_rows_go_on_to_the_same_minimum(
 
 
 class Clock:
-    """Steps that take so long; and the channel of the one rank there is."""
+    """Steps that take so long, the clock they are measured by, and the one rank's channel."""
 
     def __init__(self, each: float) -> None:
         self.now, self.each = 0.0, each
         self.kept: list[tuple[int, int]] = []
         self.reduced = 0
 
-    def monotonic(self) -> float:
+    def __call__(self) -> float:
         return self.now
+
+    def pauses(self, every: float, steps: int) -> Pauses:
+        return Pauses(self, every, steps, 1, clock=self)  # type: ignore[arg-type]
 
     def reduce(self, values: Any) -> Any:
         self.reduced += 1
@@ -154,11 +156,10 @@ class Clock:
     ],
 )
 def test_pauses_come_as_often_as_asked_for(
-    each: float, every: float, steps: int, kept: int, reduced: int, monkeypatch: pytest.MonkeyPatch
+    each: float, every: float, steps: int, kept: int, reduced: int
 ) -> None:
     clock = Clock(each)
-    monkeypatch.setattr(pauses, "time", clock)
-    made = Pauses(clock, every, steps, 1)  # type: ignore[arg-type]
+    made = clock.pauses(every, steps)
     clock.run(made, 0, steps)
     assert (len(clock.kept), clock.reduced) == (kept, reduced)
     clock.run(made, 1, steps)
@@ -178,13 +179,11 @@ def test_pauses_come_as_often_as_asked_for(
 
 def test_a_step_that_becomes_slower_is_noticed_at_the_next_pause() -> None:
     clock = Clock(0.01)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pauses, "time", clock)
-        made = Pauses(clock, 10.0, 10_000, 1)  # type: ignore[arg-type]
-        clock.run(made, 0, 10_000)
-        assert len(clock.kept) == 9
-        clock.each = 0.1
-        clock.run(made, 1, 10_000)
+    made = clock.pauses(10.0, 10_000)
+    clock.run(made, 0, 10_000)
+    assert len(clock.kept) == 9
+    clock.each = 0.1
+    clock.run(made, 1, 10_000)
     of_second = [step for epoch, step in clock.kept if epoch == 1]
     assert of_second[0] == 1000
     assert set(np.diff(of_second)) <= {99, 100, 101}

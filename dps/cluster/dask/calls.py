@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import importlib.metadata
 import operator
 import time
 import weakref
 from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import dask
@@ -237,7 +237,7 @@ def check_versions(client: Client, workers: set[str], timeout: float) -> None:
             "_run",
             timeout,
             what="the workers cannot be asked which dps they have",
-            function=importlib.metadata.version,
+            function=version,
             distribution_name="dps",
             workers=new,
             on_error="return",
@@ -284,8 +284,8 @@ def _quietest(client: Client, workers: Sequence[str], timeout: float) -> str | N
 
 def _our_version() -> str:
     try:
-        return importlib.metadata.version("dps")
-    except importlib.metadata.PackageNotFoundError:
+        return version("dps")
+    except PackageNotFoundError:
         raise VersionError(
             "dps is imported here without being installed, so that workers' versions cannot be "
             "compared with it: install it in this environment"

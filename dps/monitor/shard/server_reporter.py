@@ -38,10 +38,12 @@ class ServerReporter:
         shards: int,
         name: str | None,
         look: Callable[[], dict[str, Any] | None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._worker, self._server, self._look = worker, server, look
         self._fixed = {"shard": shard, "shards": shards, "name": name}
-        self._began = self._at = time.monotonic()
+        self._clock = clock
+        self._began = self._at = clock()
         self._counts = dict.fromkeys(_COUNTED, 0)
         self._said: Any = None
         callback = self._callback = PeriodicCallback(forgetful(self), 1000 * _TICK)
@@ -55,7 +57,7 @@ class ServerReporter:
 
     def look(self) -> None:
         """Say what there is to be said, if it is due."""
-        now = time.monotonic()
+        now = self._clock()
         pause = min(_LONGEST, max(_TICK, _SHARE * (now - self._began)))
         if now - self._at < pause - _TICK / 2 and self._said is not None:
             return

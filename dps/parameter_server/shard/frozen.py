@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,8 +31,8 @@ class Frozen:
     timeout: seconds without a read after which a copy is dropped, at the next look.
     """
 
-    def __init__(self, timeout: float) -> None:
-        self._timeout = timeout
+    def __init__(self, timeout: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._timeout, self._clock = timeout, clock
         self._lock = threading.Lock()
         self._kept: dict[tuple[int, str], _Copy] = {}
         self._timer: threading.Timer | None = None  # while there are copies
@@ -39,7 +40,7 @@ class Frozen:
     def add(self, at: int, token: str, part: PartSnapshot) -> tuple[int, Any, int]:
         """Keep a copy; return its number of rows, their ids (None in arrays) and its version."""
         with self._lock:
-            self._kept[at, token] = _Copy(part, time.monotonic())
+            self._kept[at, token] = _Copy(part, self._clock())
             if self._timer is None:
                 self._arm()
         return part.values.shape[1], part.ids, part.version
@@ -51,7 +52,7 @@ class Frozen:
         """
         with self._lock:
             kept = self._kept[at, token]
-            kept.used = time.monotonic()
+            kept.used = self._clock()
         return kept.part.values[:, start:stop]
 
     def discard(self, at: int, token: str) -> None:
@@ -69,7 +70,7 @@ class Frozen:
 
     def look(self) -> None:
         """Drop copies that have not been read for long; called by the timer."""
-        ending = time.monotonic() - self._timeout
+        ending = self._clock() - self._timeout
         with self._lock:
             self._kept = {name: each for name, each in self._kept.items() if each.used > ending}
             self._disarm()

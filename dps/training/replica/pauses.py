@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 
 from dps.training.replica.channel import Channel
 
@@ -26,8 +27,16 @@ class Pauses:
     steps: steps of an epoch, on every rank.
     """
 
-    def __init__(self, channel: Channel, every: float, steps: int, n_ranks: int) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        every: float,
+        steps: int,
+        n_ranks: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._channel, self._every, self._steps, self._n_ranks = channel, every, steps, n_ranks
+        self._clock = clock
         self._each: float | None = 0.0 if every == 0 else None  # seconds of a step
 
     def begin(self, epoch: int, began: float, spare: int | None, step: int = 0) -> int:
@@ -38,7 +47,7 @@ class Pauses:
         step: the first one.
         """
         self._epoch, self._began, self._spare = epoch, began, spare
-        self._last, self._step, self._since = time.monotonic(), step, 0.0
+        self._last, self._step, self._since = self._clock(), step, 0.0
         return self._next()
 
     def pause(self, step: int, loss: float, seen: int, pushes: int) -> int:
@@ -46,7 +55,7 @@ class Pauses:
 
         loss, seen, pushes: what this rank has summed up in the epoch.
         """
-        now = time.monotonic()
+        now = self._clock()
         (summed,) = self._channel.reduce([now - self._last])
         took = float(summed) / self._n_ranks
         self._since += took
