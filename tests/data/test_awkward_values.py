@@ -198,14 +198,13 @@ WIDE: Any = scipy.sparse.random(200, 300, 0.05, "csr", random_state=0)
 OF_WIDE = (np.asarray(WIDE.sum(1)).ravel() > 7.5).astype(int)
 
 
-@pytest.mark.parametrize("change", [roomy, lambda S: roomy(S, np.nan), unsigned])
-@pytest.mark.parametrize("kind", ["csr", "csc"])
 @pytest.mark.parametrize(
-    "make",
+    ("make", "kind", "change"),
     [
-        LinearClassifier,
-        lambda: MLPClassifier(max_iter=3, random_state=0),
-        lambda: FMClassifier(max_iter=3, random_state=0, normalize=False),
+        (LinearClassifier, "csr", unsigned),
+        (LinearClassifier, "csc", lambda S: roomy(S, np.nan)),
+        (lambda: MLPClassifier(max_iter=3, random_state=0), "csr", lambda S: roomy(S, np.nan)),
+        (lambda: FMClassifier(max_iter=3, random_state=0, normalize=False), "csc", roomy),
     ],
 )
 def test_equal_matrices_are_learned_alike(make: Any, kind: str, change: Any, where: Any) -> None:

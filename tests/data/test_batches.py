@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from ranks import Group
 
 from dps.data.feed.batches import Batches, held_out_rows
@@ -24,7 +24,6 @@ from dps.optimizers import Constant
 from dps.training.plan.plan import Located, make_plan
 from dps.training.replica.steps import ResumeAt, Steps
 
-quick = settings(max_examples=50, deadline=None)
 SEEDS, SOME = st.integers(0, 2**31 - 2), st.integers(1, 40)
 #: Forms in which a partition's X may come.
 FORMS: dict[str, Any] = {
@@ -127,7 +126,6 @@ def flat(steps: Any) -> list[float]:
     return [row for step in steps for row in step]
 
 
-@quick
 @given(made=lists_of_blocks(), seed=st.none() | SEEDS, steps=SOME)
 def test_each_row_is_seen_once_an_epoch_in_equal_shares(made: Any, seed: Any, steps: int) -> None:
     (blocks, rows), n = made, len(made[1])
@@ -140,7 +138,6 @@ def test_each_row_is_seen_once_an_epoch_in_equal_shares(made: Any, seed: Any, st
         assert [len(step) for step in taken] == shares
 
 
-@quick
 @given(
     made=lists_of_blocks(), seed=st.none() | SEEDS, steps=SOME, first=SOME, every=st.integers(1, 3)
 )
@@ -169,7 +166,6 @@ def test_a_rank_without_rows_takes_empty_steps(blocks: list[Block], seed: int | 
     assert seen(blocks, seed, 0) == []
 
 
-@quick
 @given(made=lists_of_blocks(), seed=SEEDS, steps=SOME)
 def test_the_order_is_a_function_of_the_seed(made: Any, seed: int, steps: int) -> None:
     first, second = (seen(made[0], seed, steps, epoch) for epoch in (0, 1))
@@ -194,7 +190,6 @@ def test_every_row_is_as_likely_to_come_first() -> None:
     assert all(abs(times - 100) < 46 for times in first.values())  # five standard deviations
 
 
-@quick
 @given(sizes=st.lists(st.integers(1, 60), min_size=2, max_size=8), steps=st.integers(1, 9))
 def test_a_batch_is_mixed_from_up_to_eight_blocks(sizes: list[int], steps: int) -> None:
     left = dict(enumerate(sizes))
@@ -205,7 +200,6 @@ def test_a_batch_is_mixed_from_up_to_eight_blocks(sizes: list[int], steps: int) 
             left[number] -= taken[number]
 
 
-@quick
 @given(rows=st.integers(0, 50), cuts=st.lists(st.integers(0, 50), max_size=4), seed=SEEDS)
 def test_a_row_is_for_training_or_for_validation(rows: int, cuts: list[int], seed: int) -> None:
     held = held_out_rows(seed, 7, rows, 0.3)
@@ -224,7 +218,6 @@ def test_rows_for_validation_are_the_fraction_asked_for_and_differ_by_seed_and_p
     assert all(abs(both.sum() - 400) < 100 for both in (a & b, a & c, b & c))
 
 
-@quick
 @given(sizes=st.lists(st.integers(0, 30), max_size=6).filter(any), n=SOME, batch=SOME)
 def test_all_ranks_see_each_row_once_and_share_every_batch(sizes: Any, n: int, batch: int) -> None:
     data = Located(sizes, "abaabb"[: len(sizes)], {"a": 1, "b": 1}, elements=0)

@@ -24,7 +24,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse
-from cases import pairs
 from configure import configure
 from distributed import Client, LocalCluster, get_worker
 from hypothesis import given, settings, strategies as st
@@ -86,7 +85,6 @@ CONTAINERS: dict[str, Any] = {
         frame(FRAME)[["city", "day", "miles"]], frame(FRAME)["late"], frame(pd.Series(WEIGHT))
     ),
 }  # fmt: skip
-every_container = pytest.mark.parametrize("make", CONTAINERS.values(), ids=CONTAINERS)
 WAYS: dict[str, dict[str, Any]] = {
     "steps": {"optimizer": "adagrad"},
     "in order": {"optimizer": "sgd", "learning_rate": 0.1, "shuffle": False},
@@ -133,7 +131,10 @@ def _all_in_cuts(client: Client) -> Iterator[None]:
     client.run(restore)
 
 
-@pairs(container=CONTAINERS, way=WAYS, clustered=[False, True])
+@pytest.mark.parametrize(
+    ("way", "container", "clustered"),
+    [*zip(WAYS, itertools.cycle(CONTAINERS), itertools.cycle([False, True]), strict=False)],
+)
 @pytest.mark.usefixtures("_all_in_cuts")
 def test_streamed_rows_are_trained_on_as_the_same_cuts_in_memory(
     container: str, way: str, clustered: bool, client: Client
@@ -148,12 +149,13 @@ def test_streamed_rows_are_trained_on_as_the_same_cuts_in_memory(
     assert (streamed.classes_ == ["in time", "late"]).all()
 
 
-@every_container
-@pytest.mark.parametrize("clustered", [False, True], ids=["threads", "cluster"])
+@pytest.mark.parametrize(
+    ("container", "clustered"), [("csr", False), ("frame", False), ("encoded", True)]
+)
 def test_rows_that_are_computed_again_lead_to_the_same_optimum(
-    make: Any, clustered: bool, client: Client
+    container: str, clustered: bool, client: Client
 ) -> None:
-    where = client if clustered else None
+    make, where = CONTAINERS[container], client if clustered else None
     known, streamed = (fitted(make, where, cache, optimizer="lbfgs") for cache in ("memory", None))
     np.testing.assert_allclose(streamed.coef_, known.coef_, rtol=1e-5, atol=1e-7)
     steps = fitted(make, where, None)

@@ -145,9 +145,8 @@ def test_copies_share_the_client_and_pickles_leave_it_out() -> None:
     assert np.array_equal(copy.predict(X), EXPECTED.predict(X))
 
 
-@pytest.mark.parametrize("n_jobs", [None, 2])
-def test_grid_search(n_jobs: int | None) -> None:
-    search = GridSearchCV(classifier(), {"alpha": [1e-3, 10.0]}, cv=3, n_jobs=n_jobs).fit(X, Y)
+def test_grid_search() -> None:
+    search = GridSearchCV(classifier(), {"alpha": [1e-3, 10.0]}, cv=3, n_jobs=2).fit(X, Y)
     assert search.best_params_ == {"alpha": 1e-3}
 
 

@@ -93,8 +93,13 @@ def test_as_scikit_learns_own_it_predicts_the_same(kind: Any, tmp_path: Path) ->
     assert_array_equal(again.partial_fit(X, Y).predict(X), model.partial_fit(X, Y).predict(X))
 
 
-@pytest.mark.parametrize("on_cluster", [False, True])
-@pytest.mark.parametrize("of_y", ["numpy", "bool", "csr", "pandas", "array", "frame", "blocks"])
+@pytest.mark.parametrize(
+    ("of_y", "on_cluster"),
+    [
+        ("numpy", True), ("bool", False), ("csr", False), ("pandas", False), ("array", False),
+        ("frame", True), ("blocks", True),
+    ],
+)  # fmt: skip
 def test_containers(of_y: str, on_cluster: bool, client: Client) -> None:
     frame = pd.DataFrame(Y, columns=["a", "b", "c"])
     chunks = (300, 300, 200)

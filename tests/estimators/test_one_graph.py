@@ -132,8 +132,10 @@ def test_a_score_reads_once_and_is_right(name: str, source: Source, where: Any) 
     assert source.readings == PARTS
 
 
-@pytest.mark.parametrize("name", ["frame", "array"])
-@pytest.mark.parametrize("cv", [3, PartitionKFold(2, by="partitions"), GroupKFold(3)])
+@pytest.mark.parametrize(
+    ("name", "cv"),
+    [("frame", 3), ("array", PartitionKFold(2, by="partitions")), ("frame", GroupKFold(3))],
+)
 def test_searches_and_folds_read_once(name: str, cv: Any, source: Source, where: Any) -> None:
     X, y, w, g = SOURCES[name](source)
     groups = {"groups": g} if isinstance(cv, GroupKFold) else {}

@@ -21,12 +21,10 @@ from dps import (
 from dps.estimators.base import declare as registry
 
 #: One of each family, which share all but their models.
-ESTIMATORS = [
-    LinearClassifier(mode="sync"),
+ESTIMATORS = [LinearClassifier(mode="sync")]
+OTHERS = [
     MLPRegressor(max_iter=30, n_replicas=2),
     FMClassifier(max_iter=30),
-]
-OTHERS = [
     LinearClassifier(mode="allreduce", n_replicas=2),
     LinearRegressor(mode="sync", n_replicas=2),
     LinearRegressor(mode="allreduce"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dask.array as da
 import numpy as np
 import pytest
+from cases import slow
 from sklearn.datasets import load_diabetes
 from sklearn.metrics import log_loss
 
@@ -162,15 +163,14 @@ def events(shift, rows=60_000):
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("shift", "options"),
     [
-        {"early_stopping": True},
-        {"batch_size": 1024},
-        {"mode": "async", "optimizer": "scaled_adagrad", "n_replicas": 2},
+        (-9, {"early_stopping": True}),
+        (-2.6, {"batch_size": 1024}),
+        (-7, {"mode": "async", "optimizer": "scaled_adagrad", "n_replicas": 2}),
     ],
     ids=str,
 )
-@pytest.mark.parametrize("shift", [-2.6, -7, -9])
 def test_steps_end_at_the_probabilities_of_rare_events(shift, options):
     X, y = events(shift)
     best = log_loss(y, dps.LinearClassifier().fit(X, y).predict_proba(X))
@@ -287,7 +287,7 @@ def parts(turn, rows, n):
 
 
 @pytest.mark.parametrize(
-    ("turn", "rows", "n"), [(0.25, 2000, 40), (0.0, 2000, 20), (0.01, 80, 500)]
+    ("turn", "rows", "n"), [(0.25, 2000, 40), (0.0, 2000, 20), *slow((0.01, 80, 500))]
 )
 def test_partial_fit_follows_a_stream(turn, rows, n):
     model, losses, least = LinearClassifier(random_state=0), [], []

@@ -47,9 +47,15 @@ def test_of_numbers_they_are_those_of_scikit_learn(
     assert_allclose(model.history_[-1]["validation_score"], expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("mode", ["sync", "async", "allreduce"])
-@pytest.mark.parametrize("classes", [["no", "yes"], [3, 5, 9]])
-@pytest.mark.parametrize("kind", [dps.LinearClassifier, dps.MLPClassifier])
+@pytest.mark.parametrize(
+    ("kind", "classes", "mode"),
+    [
+        (dps.LinearClassifier, ["no", "yes"], "sync"),
+        (dps.LinearClassifier, [3, 5, 9], "sync"),
+        (dps.MLPClassifier, ["no", "yes"], "allreduce"),
+        (dps.MLPClassifier, [3, 5, 9], "async"),
+    ],
+)
 def test_of_labels_they_are_those_of_scikit_learn(
     kind: Any, classes: list[Any], mode: str, client: Client
 ) -> None:

@@ -89,8 +89,13 @@ def test_a_score_that_fails_leaves_the_others() -> None:
         )  # fmt: skip
 
 
-@pytest.mark.parametrize("where", ["NumPy", "frame", "array", "dask frame"])
-@pytest.mark.parametrize("name", ["f1", "precision", "recall", "average_precision"])
+@pytest.mark.parametrize(
+    ("name", "where"),
+    [
+        ("f1", "NumPy"), ("precision", "dask frame"), ("recall", "frame"),
+        ("average_precision", "array"),
+    ],
+)  # fmt: skip
 def test_scores_of_two_names_are_of_the_second(name: str, where: str) -> None:
     codes = (NAMES == "yes").astype(int)
     expected = sklearn.model_selection.cross_val_score(

@@ -90,8 +90,7 @@ def test_one_rank_meets_itself(far: Any) -> None:
         assert met(group.channels[0]) == expected(1, "float64")
 
 
-@pytest.mark.parametrize("n_shards", [1, 3])
-@pytest.mark.parametrize("rank", [None, 0, 1])
+@pytest.mark.parametrize(("rank", "n_shards"), [(None, 3), (0, 1), (1, 3)])
 def test_what_is_not_finite_is_named(rank: int | None, n_shards: int) -> None:
     far = [] if rank is None else everywhere(rank, n_shards)
     bad = np.zeros(SIZE)

@@ -233,8 +233,9 @@ def scheduler_without_dps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield client
 
 
-@pytest.mark.parametrize("mode", ["sync", "async", "allreduce"])
-@pytest.mark.parametrize("optimizer", ["auto", "adagrad"])
+@pytest.mark.parametrize(
+    ("mode", "optimizer"), [("sync", "auto"), ("async", "adagrad"), ("allreduce", "adagrad")]
+)
 def test_training_does_without_dps_on_the_scheduler(
     scheduler_without_dps: Client, client: Client, mode: str, optimizer: str
 ) -> None:
@@ -247,7 +248,7 @@ def test_training_does_without_dps_on_the_scheduler(
         assert found.score(X, Y) == scheduler_without_dps.compute(right, sync=True) > 0.75
 
 
-@pytest.mark.parametrize("cache", ["memory", "disk", None])
+@pytest.mark.parametrize("cache", ["disk", None])
 def test_dataframes_are_encoded_without_dps_on_the_scheduler(
     scheduler_without_dps: Client, cache: str | None
 ) -> None:

@@ -14,6 +14,7 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
+from cases import slow
 from distributed import Client
 from inside import carry_of
 from own_models import Softmax
@@ -72,7 +73,7 @@ def watch(name: str, wanted: int) -> list[tuple[int, Any, Any]]:
     return found
 
 
-@pytest.mark.parametrize("n_shards", [1, 3])
+@pytest.mark.parametrize("n_shards", [3, *slow(1)])
 def test_another_process_reads_whole_epochs_while_the_model_learns(
     client: Client, n_shards: int
 ) -> None:

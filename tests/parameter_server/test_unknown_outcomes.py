@@ -61,7 +61,7 @@ def test_a_write_whose_end_is_not_known_says_so_and_is_repeated_once(
     workers = sorted(three.nthreads())
     given: dict[str, Any] = {"workers": workers[:2], "n_shards": n_shards, "mirror": mirror}
     with dps.ParameterServer(
-        {"w": np.zeros((6, 2))}, learning_rate=1.0, timeout=2.0, client=three, **given
+        {"w": np.zeros((6, 2))}, learning_rate=1.0, timeout=1.0, client=three, **given
     ) as server:
         server.pull("w")
         shards = server.stats()["shards"]

@@ -133,8 +133,10 @@ class Mine(Exception):
     """An error of a user's."""
 
 
-@pytest.mark.parametrize("on_cluster", [True, False])
-@pytest.mark.parametrize("kind", [Mine, MemoryError, SystemExit, KeyboardInterrupt])
+@pytest.mark.parametrize(
+    ("kind", "on_cluster"),
+    [(Mine, True), (MemoryError, False), (SystemExit, False), (KeyboardInterrupt, True)],
+)
 def test_an_error_of_any_class_leaves_the_attributes_of_the_last_epoch(
     kind: type[BaseException],
     on_cluster: bool,

@@ -21,6 +21,7 @@ import distributed
 import numpy as np
 import pandas as pd
 import pytest
+from cases import slow
 from conditions import until
 from configure import configure
 from distributed import Client, LocalCluster, futures_of, get_worker, wait
@@ -58,7 +59,7 @@ def training(client: Client) -> int:
     return len({event["fit"] for event in events if event["kind"] == "epochs"})
 
 
-@pytest.mark.parametrize("mode", ["sync", "allreduce"])
+@pytest.mark.parametrize("mode", ["sync", *slow("allreduce")])
 def test_a_spare_worker_takes_the_place_of_a_dead_one_with_the_same_bits(
     mode: str, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,9 +80,9 @@ def test_a_spare_worker_takes_the_place_of_a_dead_one_with_the_same_bits(
 @pytest.mark.parametrize(
     ("mode", "copied"),
     [
-        (dps.Sync(snapshot_every=0), False),
         (dps.AllReduce(snapshot_every=0), False),
         (dps.Sync(snapshot_every=0.01, access="stream"), True),
+        *slow((dps.Sync(snapshot_every=0), False)),
     ],
 )
 def test_the_same_ranks_go_on_within_an_epoch_with_the_same_bits(
@@ -238,8 +239,7 @@ def unused_ports(n: int) -> int:
     raise AssertionError("all ports are in use")
 
 
-@pytest.mark.parametrize("n_workers", [1, 2])
-@pytest.mark.parametrize("persisted", [True, False])
+@pytest.mark.parametrize(("persisted", "n_workers"), [(False, 1), (True, 2)])
 def test_a_worker_that_comes_back_at_its_address_is_another_one(
     persisted: bool, n_workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -502,7 +502,7 @@ def test_a_worker_that_is_retired_is_left_out(
     assert victims[0] in loss.what
 
 
-@pytest.mark.parametrize("mode", ["sync", "async", "auto"])
+@pytest.mark.parametrize("mode", ["sync", *slow("async", "auto")])
 def test_workers_that_join_take_part(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dps.training.run.joining._LOOK_EVERY", 0.0)
     monkeypatch.setattr("dps.training.run.joining._MIN_SAVED_SECONDS", 0.001)

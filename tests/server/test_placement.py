@@ -7,11 +7,10 @@ import pickle
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from dps.server.placement import Placement
 
-quick = settings(max_examples=50, deadline=None)
 KEYS, SHARDS, UNITS = (
     st.integers(0, 1500) | st.integers(0, 9),
     st.integers(1, 12),
@@ -19,7 +18,6 @@ KEYS, SHARDS, UNITS = (
 )
 
 
-@quick
 @given(keys=KEYS, n_shards=SHARDS, unit=UNITS)
 def test_shards_are_ranges_in_order_and_equal_to_one_key(
     keys: int, n_shards: int, unit: int
@@ -36,7 +34,6 @@ def test_shards_are_ranges_in_order_and_equal_to_one_key(
     assert min(loads) > 0 or keys == 0
 
 
-@settings(max_examples=40, deadline=None)
 @given(total=KEYS, n_shards=SHARDS, rows=st.integers(1, 3), data=st.data())
 def test_what_shards_take_they_put_back_in_its_place(
     total: int, n_shards: int, rows: int, data: Any
@@ -55,7 +52,6 @@ def test_what_shards_take_they_put_back_in_its_place(
     np.testing.assert_array_equal(back, flat)
 
 
-@settings(max_examples=40, deadline=None)
 @given(total=KEYS, n_shards=SHARDS, data=st.data())
 def test_what_is_behind_some_elements_lies_where_it_lay(
     total: int, n_shards: int, data: Any
@@ -69,7 +65,6 @@ def test_what_is_behind_some_elements_lies_where_it_lay(
         np.testing.assert_array_equal(behind.take(shard, flat[first:]), mine[mine >= first])
 
 
-@settings(max_examples=40, deadline=None)
 @given(sizes=st.lists(st.integers(0, 9), max_size=7), n_shards=SHARDS, data=st.data())
 def test_a_shard_knows_which_of_its_elements_are_penalised(
     sizes: list[int], n_shards: int, data: Any

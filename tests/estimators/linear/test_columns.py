@@ -113,7 +113,7 @@ def test_an_optimizer_in_python_sees_all_columns(data):
     assert model.coef_.all()
 
 
-@pytest.mark.parametrize("options", [{}, {"mode": "async"}, {"learning_rate": 0.1}])
+@pytest.mark.parametrize("options", [{}, {"mode": "async"}])
 def test_a_column_that_lies_far_from_zero_moves_the_intercept_of_all_columns(options):
     rng = np.random.default_rng(0)
     group, far = rng.integers(50, size=4000), rng.normal(size=4000) + 10

@@ -57,8 +57,7 @@ def stream(model: Any, X: Any, y: Any, passes: int = 8) -> Any:
     return model
 
 
-@pytest.mark.parametrize("name", COLUMNS)
-@pytest.mark.parametrize("kind", CLASSIFIERS)
+@pytest.mark.parametrize(("kind", "name"), [*zip([*CLASSIFIERS, "linear"], COLUMNS, strict=True)])
 def test_it_is_learned_by_partial_fit(kind: str, name: str) -> None:
     X, first, y = rows_of(name)
     model = CLASSIFIERS[kind]()
@@ -67,8 +66,9 @@ def test_it_is_learned_by_partial_fit(kind: str, name: str) -> None:
     assert stream(model, X, y).score(X[BATCH:], y[BATCH:]) > least
 
 
-@pytest.mark.parametrize("kind", ["network", "machine", "deep machine"])
-@pytest.mark.parametrize("name", ["rare", "number"])
+@pytest.mark.parametrize(
+    ("kind", "name"), [("network", "rare"), ("machine", "number"), ("deep machine", "rare")]
+)
 def test_it_is_learned_by_a_warm_start(kind: str, name: str) -> None:
     X, first, y = rows_of(name)
     model = CLASSIFIERS[kind](warm_start=True)
