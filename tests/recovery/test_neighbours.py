@@ -7,7 +7,6 @@ import os
 import select
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -28,7 +27,6 @@ from distributed import (
     get_worker,
     wait,
 )
-from local import local_client
 from losing import assert_exact, classifier, kill, rows, slow_loss
 
 import dps
@@ -44,13 +42,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 def client(mortal: Client) -> Client:
     """A client of three workers."""
     return mortal
-
-
-@pytest.fixture
-def fresh() -> Iterator[Client]:
-    """A client of three workers, of whom none has died."""
-    with local_client(3) as client:
-        yield client
 
 
 def chunks() -> tuple[Any, Any]:
@@ -97,20 +88,24 @@ def test_actors_of_others_that_work_for_long_hold_up_nothing(
 
 @pytest.mark.parametrize("ends", [True, False])
 def test_a_replica_that_waits_for_a_thread_is_waited_for_as_a_task_is(
-    ends: bool, client: Client, monkeypatch: pytest.MonkeyPatch
+    ends: bool, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tasks of others come first: several short ones, or one that does not end."""
     launch, theirs = DaskCluster.launch, []
+
+    def endless(told: Path) -> None:
+        until(told.exists, "the test ends it")
+
+    work, argument = (time.sleep, 1.0) if ends else (endless, tmp_path / "ended")
 
     def launched(self: DaskCluster, *args: Any) -> Any:
         worker = min(client.nthreads())
         for number in range(8 if ends else 1):
             theirs.append(
                 client.submit(
-                    time.sleep, 1.0 if ends else 60.0, workers=[worker], pure=False,
-                    key=f"of-others-{number}",
+                    work, argument, workers=[worker], pure=False, key=f"of-others-{number}"
                 )
-            )  # fmt: skip
+            )
         until(lambda: client.processing()[worker], "the first one is at work")
         return launch(self, *args)
 
@@ -124,7 +119,8 @@ def test_a_replica_that_waits_for_a_thread_is_waited_for_as_a_task_is(
         busy = r"all threads of a worker are at other tasks \(of-others-0\)"
         with pytest.raises(ClusterError, match=busy):
             model.fit(*chunks())
-        client.cancel(theirs, force=True)
+        (tmp_path / "ended").touch()
+        client.gather(theirs)
 
 
 def test_replicas_that_wait_for_each_other_are_an_error_that_says_what_each_waits_for(
@@ -146,10 +142,9 @@ def test_replicas_that_wait_for_each_other_are_an_error_that_says_what_each_wait
 
 
 def test_a_frozen_server_does_not_blind_the_fit_that_publishes_into_it(
-    fresh: Client, monkeypatch: pytest.MonkeyPatch
+    client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A replica's worker dies while the server's stands still: the fit goes on at once."""
-    client = fresh
     first, second, third = sorted(client.nthreads())
     pid = client.run(os.getpid, workers=[third])[third]
     fetch, struck = Watcher._fetch, []
