@@ -49,7 +49,7 @@ NAMES = (
 needs_data = pytest.mark.skipif(not DATA.exists(), reason="the data of the benchmarks is not here")
 
 
-def run(name: str, *more: str, seconds: float = 100) -> str:
+def run(name: str, *more: str, seconds: float = 280) -> str:
     command = [sys.executable, str(BENCHMARKS / f"{name}.py"), "--quick", *more]
     done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
     assert done.returncode == 0, done.stderr
@@ -232,7 +232,7 @@ def test_memory() -> None:
 def test_one_command_runs_them_by_name() -> None:
     second = "spam" if DATA.exists() else "little"
     command = [sys.executable, str(BENCHMARKS), "--quick", "optimizers", second]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     both = done.stdout
     headings = [line for line in both.splitlines() if line.startswith("## ")]
@@ -250,7 +250,7 @@ def test_one_command_runs_them_by_name() -> None:
 
 def test_one_command_knows_all() -> None:
     command = [sys.executable, str(BENCHMARKS), "--help"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280)
     assert set(NAMES) <= set(done.stdout.replace(",", " ").split())
 
 
