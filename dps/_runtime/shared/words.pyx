@@ -131,12 +131,12 @@ cdef int wait_for(
     const Words* words, int field, int word, int64_t value, double seconds
 ) noexcept nogil:
     """Wait for a field of every rank, or for a word where the field is -1: READY and so on."""
-    cdef int look, lacking
+    cdef int _look, lacking
     cdef int32_t heard
     cdef double began, deadline, left, now, nap = 1e-6
     if is_ready(words, field, word, value):
         return 0
-    for look in range(dps_looks if dps_load(words.base + LINE + 1) == 0 else DPS_FEWEST_LOOKS):
+    for _look in range(dps_looks if dps_load(words.base + LINE + 1) == 0 else DPS_FEWEST_LOOKS):
         dps_pause()
         if is_ready(words, field, word, value):
             dps_looked(True)
