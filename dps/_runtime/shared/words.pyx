@@ -11,8 +11,8 @@
 # and if there are sleepers it wakes those that wait for its word. A waiter looks as
 # often as was worth it lately, and then offers its core to others for a while, since a
 # core that has gone to sleep is slow to wake. With more threads than cores, or beside
-# other work, looks keep the core from what is waited for, and soon are few. Where threads
-# serve ranks that are far, they are few from the start. Then it counts itself a
+# other work, looks keep the core from the thread that is awaited, and soon are few. Where
+# threads serve ranks that are far, they are few from the start. Then it counts itself a
 # sleeper, reads the bell, looks at its condition *again* and sleeps only while the
 # bell is what it read. If the writer's store came after that look, its ring comes
 # later still, so the bell differs or the wake finds the sleeper: no wake-up is lost.

@@ -1,4 +1,4 @@
-"""The contract of estimators: parameters, and how one says what is trained and what a fit leaves.
+"""The contract of estimators: their parameters, the job of a fit, and its fitted attributes.
 
 Fits, files and served models know this much of an estimator; they know nothing of its `fit`.
 """
