@@ -26,7 +26,8 @@ extensions = [
 exclude_patterns = ["_templates"]
 templates_path = ["_templates"]
 # Inherited docstrings of scikit-learn name terms and sections of its guide. dps has no such roles.
-suppress_warnings = ["ref.ref", "ref.term"]
+# The path of a checkout may contain a space.
+suppress_warnings = ["ref.ref", "ref.term", "sphinx_gallery.space_in_filename"]
 
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4
