@@ -33,6 +33,9 @@ from dps.server.store.store import Store, StoreSpec
 #: Makes a rank's channel in the window of a shard: a class, or one with its mode's options.
 ChannelKind = Callable[..., MappedChannel]
 
+#: Of a row of initial values, up to which they go with the specification.
+_FEW_BYTES = 1 << 14
+
 
 @dataclass(frozen=True)
 class MonitorInfo:
@@ -61,8 +64,11 @@ class Initial:
         return cls(params.size, str(params.dtype), tuple(rows))
 
     def apart(self) -> tuple[Initial, dict[int, NDArray[np.floating]]]:
-        """Values without memory, with zeros for the rest; and that rest, by row."""
-        rest = {n: row for n, row in enumerate(self.rows) if isinstance(row, np.ndarray)}
+        """Values that take little memory, with zeros for the rest; and that rest, by row."""
+        rest = {
+            number: row for number, row in enumerate(self.rows)
+            if isinstance(row, np.ndarray) and row.nbytes > _FEW_BYTES
+        }  # fmt: skip
         rows = tuple(0.0 if number in rest else row for number, row in enumerate(self.rows))
         return replace(self, rows=rows), rest
 
@@ -157,7 +163,8 @@ class ParameterShard:
     """
 
     def __init__(self, spec: ShardSpec, folder: str | None = None) -> None:
-        sweep()
+        if spec.shared:
+            sweep()
         # Not the initial values, which would stay in memory.
         self.spec = replace(spec, initial=replace(spec.initial, rows=()))
         self.store = Store.create(

@@ -143,7 +143,10 @@ def cut(values: Any) -> Any:
     return da.from_array(values, chunks=(50, *values.shape[1:]))
 
 
-@pytest.mark.parametrize("cache", ["memory", "disk", None])
+@pytest.mark.parametrize(
+    ("cache", "where"), [("memory", "client"), ("disk", None), (None, "client")],
+    indirect=["where"],
+)  # fmt: skip
 def test_masked_numbers_are_missing_ones(cache: Any, where: Any) -> None:
     configure(cache=cache)
     at = RNG.random(X.shape) < 0.1

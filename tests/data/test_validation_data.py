@@ -120,8 +120,9 @@ PAIRS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("of_X", "of_val"), PAIRS)
-@pytest.mark.parametrize("on_cluster", [False, True])
+@pytest.mark.parametrize(
+    ("of_X", "of_val", "on_cluster"), [(*pair, at % 2 > 0) for at, pair in enumerate(PAIRS)]
+)
 def test_containers_may_be_mixed(of_X: str, of_val: str, on_cluster: bool, client: Client) -> None:
     (train, y), (val, y_val) = (
         containers(*data, parts)[name]

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 import scipy.optimize
 import scipy.sparse
+from cases import slow
 from configure import configure, placed
 from inside import carry_of, params_of
 from own_models import ByName, Centred, Line, Noisy, Ordinal, Softmax, Wide
@@ -149,7 +150,7 @@ def test_mistakes_without_a_check_are_errors_as_well():
         ModelClassifier(odd).fit(X, y)
 
 
-@pytest.mark.parametrize("kind", [Softmax, Centred, Noisy, Wide])
+@pytest.mark.parametrize("kind", [Noisy, Wide, *slow(Softmax, Centred)])
 def test_modes_that_wait_end_with_the_same_bits_and_async_near_them(kind):
     X, y = example()
     data = da.from_array(X, chunks=(170, 6)), da.from_array(y, chunks=170)

@@ -30,6 +30,7 @@ FRAME = pd.DataFrame({"size": X[:, 0], "city": rng.choice(["a", "b", "c"], len(X
 @pytest.fixture
 def no_collector() -> Iterator[None]:
     gc.collect()
+    gc.freeze()  # `left` looks at what is made from here on
     gc.disable()
     yield
     gc.set_debug(0)

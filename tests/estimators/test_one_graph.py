@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ FRAME["g"] = np.arange(ROWS) // 8
 GAPS = FRAME.assign(b=FRAME["b"].where(np.arange(ROWS) % 5 > 0))
 Y = FRAME["y"]
 Given = tuple[Any, Any, Any, Any]
+PLACES = [None, "client"]
 
 
 def of_frame(table: Any) -> Given:
@@ -74,9 +76,16 @@ SOURCES: dict[str, Callable[[Source], Given]] = {
 }
 
 
-@pytest.fixture(params=[None, "client"])
+@pytest.fixture(params=PLACES)
 def where(request: pytest.FixtureRequest) -> Any:
     return request.getfixturevalue("client") if request.param else None
+
+
+def in_turn(*cases: Any) -> pytest.MarkDecorator:
+    """The first case in this process, the second on the cluster, and so on."""
+    return pytest.mark.parametrize(
+        ("name", "where"), [*zip(cases, cycle(PLACES), strict=False)], indirect=["where"]
+    )
 
 
 @pytest.fixture
@@ -120,7 +129,7 @@ def test_what_is_beside_local_rows_is_read_once(source: Source, where: Any) -> N
     assert source.readings == PARTS
 
 
-@pytest.mark.parametrize("name", SOURCES)
+@in_turn(*SOURCES)
 def test_a_score_reads_once_and_is_right(name: str, source: Source, where: Any) -> None:
     model = LinearClassifier(client=where).fit(*local(name))
     X, y, w, _ = SOURCES[name](source)
@@ -133,9 +142,13 @@ def test_a_score_reads_once_and_is_right(name: str, source: Source, where: Any) 
 
 
 @pytest.mark.parametrize(
-    ("name", "cv"),
-    [("frame", 3), ("array", PartitionKFold(2, by="partitions")), ("frame", GroupKFold(3))],
-)
+    ("name", "cv", "where"),
+    [
+        ("frame", 3, "client"), ("array", PartitionKFold(2, by="partitions"), None),
+        ("frame", GroupKFold(3), "client"),
+    ],
+    indirect=["where"],
+)  # fmt: skip
 def test_searches_and_folds_read_once(name: str, cv: Any, source: Source, where: Any) -> None:
     X, y, w, g = SOURCES[name](source)
     groups = {"groups": g} if isinstance(cv, GroupKFold) else {}
@@ -153,7 +166,7 @@ def test_sides_of_a_split_belong_together(source: Source, where: Any) -> None:
     assert source.readings == PARTS
 
 
-@pytest.mark.parametrize("name", ["frame", "array", "frame with gaps", "lists beside an array"])
+@in_turn("frame", "array", "frame with gaps", "lists beside an array")
 def test_a_source_that_does_not_repeat_itself_is_named(
     name: str, source: Source, where: Any
 ) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import sklearn.model_selection
+from cases import slow
 from distributed import Client
 from sklearn import config_context
 from sklearn.exceptions import UnsetMetadataPassedError
@@ -155,7 +156,7 @@ CASES: dict[str, tuple[bool | None, bool | None]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", ["no", "fit", "score", *slow("none", "both")])
 def test_metadata_goes_where_it_was_asked_for(case: str, client: Client) -> None:
     fit, score = CASES[case]
     y = (X[:, 0] + 0.5 * np.random.default_rng(1).normal(size=ROWS) > 0).astype(int)

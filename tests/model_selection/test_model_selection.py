@@ -30,7 +30,7 @@ from dps.model_selection import (
 )
 from dps.preprocessing import FrameEncoder
 
-ROWS, PARTS = 600, 6
+ROWS, PARTS = 600, 4
 ALPHAS = {"alpha": [1e-3, 1e3]}
 
 
@@ -58,8 +58,8 @@ def given(kind: str) -> tuple[Any, Any]:
 @pytest.mark.parametrize(
     ("kind", "where"),
     [
-        ("array", "threads"), ("local y", "threads"), ("sparse", "threads"), ("list", "cluster"),
-        ("frame", "threads"), ("frame of text", "cluster"),
+        ("local y", "threads"), ("sparse", "threads"), ("list", "cluster"),
+        ("frame of text", "cluster"),
     ],
 )  # fmt: skip
 def test_a_search_on_any_container(kind: str, where: str, client: Client) -> None:

@@ -61,8 +61,7 @@ def expected(n_ranks: int, dtype: str, rounds: int = 40) -> list[Any]:
     return seen
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("n_shards", [1, 3])
+@pytest.mark.parametrize(("n_shards", "dtype"), [(1, "float32"), (3, "float64")])
 def test_all_see_what_is_written_out_wherever_they_are(n_shards: int, dtype: str) -> None:
     found = []
     for far in ((), (0,), (1, 2), (0, 1, 2)):

@@ -33,7 +33,7 @@ from dps.data.collections.partitions import Partition, Piece, is_dask
 from dps.data.collections.sealed import identity
 from dps.data.exchange import RandomSplit
 from dps.data.keep.computing import recipes_of_absent, storage_for
-from dps.data.keep.keeping import Keeping, attach_recipe, recomputed_bytes, remake_partition
+from dps.data.keep.keeping import Keeping, attach_recipe, remake_partition, stands_for
 from dps.data.keep.streams import is_whole
 from dps.errors import ClusterError, WorkerLostError
 
@@ -214,9 +214,10 @@ class PlacedData:
     def _give_recipes(self, some: Sequence[int], stage: int) -> None:
         """Say how partitions are computed again, of which nothing could be kept."""
         absent: list[int | None] = [None] * len(self._partitions)
-        for number, nbytes in zip(
-            some, self._look(call_unopened, recomputed_bytes, some), strict=True
-        ):
+        self._streams &= len(some) < len(self._partitions)
+        looks = self._look(call_unopened, stands_for, some)
+        for number, (streams, nbytes) in zip(some, looks, strict=True):
+            self._streams |= streams
             absent[number] = nbytes
         given = [self._given_of(n) for n in range(len(self._partitions))]
         recipes = recipes_of_absent(given, absent, self.n_trained)
@@ -291,6 +292,7 @@ class PlacedData:
 
     def _change(self, change: Change, numbers: Sequence[int], stage: int) -> None:
         work, name = self._work, self._work.name()
+        self._streams |= self._keeping.cache != "memory"
         # It may be large: one task holds it for all.
         shared = work.submit(
             partial(identity, change), pure=False, workers=[self.holders[numbers[0]]],

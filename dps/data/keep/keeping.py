@@ -147,6 +147,11 @@ def recomputed_bytes(X: Any, *_: Any) -> int | None:
     return X.origin.nbytes if isinstance(X, Stream) and not X.origin.known else None
 
 
+def stands_for(X: Any, *_: Any) -> tuple[bool, int | None]:
+    """True if a stream stands for X, and `recomputed_bytes`."""
+    return isinstance(X, Stream), recomputed_bytes(X)
+
+
 def attach_recipe(stream: Stream, recipe: Recipe) -> Stream:
     """The task that says how an absent partition is computed again."""
     assert isinstance(stream.origin, Recomputed)

@@ -50,7 +50,7 @@ def rows_of(name: str) -> tuple[Any, Any, Any]:
     return X, first, (column > (column.min() + column.max()) / 2).astype(int)
 
 
-def stream(model: Any, X: Any, y: Any, passes: int = 8) -> Any:
+def stream(model: Any, X: Any, y: Any, passes: int = 5) -> Any:
     for _ in range(passes):
         for at in range(BATCH, ROWS, BATCH):
             model.partial_fit(X[at : at + BATCH], y[at : at + BATCH])
@@ -81,10 +81,7 @@ def test_a_year_that_comes_later_counts(make: Any) -> None:
     X, first, _ = rows_of("years")
     y = X[:, 2] - 2020 + 0.1 * X[:, 0]
     model = make(random_state=0).partial_fit(first, 0.1 * X[:BATCH, 0] + RNG.normal(size=BATCH))
-    for _ in range(8):
-        for at in range(BATCH, ROWS, BATCH):
-            model.partial_fit(X[at : at + BATCH], y[at : at + BATCH])
-    assert model.score(X[BATCH:], y[BATCH:]) > 0.9
+    assert stream(model, X, y).score(X[BATCH:], y[BATCH:]) > 0.9
 
 
 @pytest.mark.parametrize("make", [MLPClassifier, FMClassifier])
@@ -101,7 +98,7 @@ def test_so_it_is_in_dasks_frames_and_after_a_file(make: Any, tmp_path: Path) ->
     frame = framed(X)
     assert stream(model, frame, y).score(frame, y) > 0.95
     other = make(random_state=0).partial_fit(first, y[:BATCH], classes=[0, 1])
-    for _ in range(20):
+    for _ in range(12):
         other.partial_fit(da.from_array(X, chunks=(500, 3)), da.from_array(y, chunks=500))
     assert other.score(X, y) > 0.95
 
