@@ -31,6 +31,7 @@ from losing import assert_exact, classifier, kill, rows, slow_loss
 
 import dps
 from dps.cluster.dask.fit import DaskCluster
+from dps.cluster.dask.partitions import PlacedData
 from dps.errors import ClusterError, StalledError, WindowError
 from dps.training.replica.steps import Steps
 from dps.training.run.supervise import Watcher
@@ -267,6 +268,36 @@ def test_a_fit_under_an_annotation_runs_on_the_workers_it_names(client: Client, 
         pytest.raises(ClusterError, match=r"no worker is one of workers=\['tcp://127.0.0.1:1'\]"),
     ):
         classifier(client, **options).fit(*data)
+
+
+def test_a_copy_that_dask_drops_where_an_annotation_wants_the_fit_is_made_again(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Dask's active memory manager does every two seconds."""
+    first, second, _ = sorted(client.nthreads())
+    data = tuple(client.persist(each, workers=[first]) for each in chunks())
+    with client.as_current():
+        wait(data)
+    client.replicate(futures_of(data), workers=[first, second])
+    keys = {future.key for future in futures_of(data)}
+    compute, dropped = PlacedData._compute, []
+
+    def drop(dask_scheduler: Any) -> None:
+        dask_scheduler.request_remove_replicas(second, list(keys), stimulus_id="test")
+
+    def computed(self: PlacedData, *args: Any) -> None:
+        compute(self, *args)
+        if not dropped:
+            dropped.append(True)
+            client.run_on_scheduler(drop)
+            held = client.has_what
+            until(lambda: not keys & {*held([second])[second]}, "the copies are dropped")
+
+    monkeypatch.setattr(PlacedData, "_compute", computed)
+    with dask.annotate(workers=second):
+        model = classifier(client, max_iter=2, loss=slow_loss(0.0)).fit(*data)
+    assert dropped
+    assert {*model.plan_.workers, *model.plan_.shards} == {second}
 
 
 class Prioritized(dps.losses.LogLoss):

@@ -8,7 +8,7 @@ stands for it, so a loss at any point leaves the stages that say what is to be d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -195,12 +195,26 @@ class PlacedData:
             raise WorkerLostError(
                 f"partition {lost[0]} is no longer in memory: did its worker die?"
             )
+        strayed = [number for number, key in keys.items() if self._has_strayed(number, held[key])]
+        if strayed:
+            self._compute(strayed)
+            self._await_partitions(strayed)
+            self._find_holders(numbers)
+            return
         staying = work.staying()
         for number, key in keys.items():
             there = [worker for worker in held[key] if worker in staying]
             if self.holders[number] not in there:
                 self.holders[number] = min(there or held[key])
         work.needed = set(self.holders)
+
+    def _has_strayed(self, number: int, held: Collection[str]) -> bool:
+        """True if the user's own X is no longer where `dask.annotate` wants it.
+
+        Dask drops copies of what several workers hold.
+        """
+        own = bool(self._given) and self._partitions[number].X is self._given_of(number).X
+        return own and any(confines()) and self.holders[number] not in held
 
     def _await_partitions(self, numbers: Sequence[int]) -> None:
         """Wait for what is being computed of them; an error says of which."""
