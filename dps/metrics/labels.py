@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
+from dps.data.collections.partitions import is_dask
 from dps.metrics.checks import of_labels
 from dps.metrics.sums import Metric, merged, same_shape
 
@@ -187,7 +188,7 @@ def confusion_matrix(
     Returns
     -------
     array of shape (n_labels, n_labels)
-        Of int64, unless weights are not whole numbers or it is of shares.
+        Of int64, or of float64 if weights have no integer dtype or `normalize` is given.
 
     Examples
     --------
@@ -201,8 +202,16 @@ def confusion_matrix(
         "confusion_matrix", y_true, y_pred, sample_weight, client, labels=labels,
         normalize=normalize,
     )  # fmt: skip
-    whole = normalize is None and getattr(sample_weight, "dtype", np.dtype(int)).kind in "biu"
-    return found.astype(np.int64) if whole else found
+    return found.astype(np.int64) if normalize is None and _are_whole(sample_weight) else found
+
+
+def _are_whole(weight: VectorLike | None) -> bool:
+    """True if weights are of a dtype of whole numbers, or all are 1."""
+    if weight is None:
+        return True
+    if not hasattr(weight, "dtype"):  # partitions tell theirs only when they are computed
+        weight = np.empty(0) if is_dask(weight) else np.asarray(weight)
+    return str(weight.dtype.kind) in "biu"
 
 
 class _Pairs(NamedTuple):

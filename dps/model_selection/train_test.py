@@ -28,13 +28,15 @@ _MAX_ROWS = 1 << 31
 class _Draw:
     """An assignment of the rows of a partition to both sides."""
 
-    seed: int
+    seed: int | None  # None: the first rows train, those after them score
     total: int  # of as many rows in a row, so many go to each side
     train: int
     test: int
 
     def counts(self, at: Any) -> tuple[Any, Any]:
         """Numbers of training and test rows among the first rows."""
+        if self.seed is None:
+            return np.minimum(at, self.train), np.clip(at - self.train, 0, self.test)
         tested = at * self.test // self.total
         return (at - tested) * self.train // max(1, self.total - self.test), tested
 
@@ -44,7 +46,9 @@ class _Draw:
         first: rows before it.
         labels: each has its share on both sides.
         """
-        order = order_of(rows, self.seed, number, SPLITS, labels)
+        order = np.arange(rows)
+        if self.seed is not None:
+            order = order_of(rows, self.seed, number, SPLITS, labels)
         # As evenly as whole numbers can be: the shares of partitions add up to that of all.
         taken = self.counts(first + np.arange(rows + 1))
         return [np.sort(order[np.diff(of_side) > 0]) for of_side in taken]
@@ -126,7 +130,7 @@ def train_test_split(
     if not shuffle:
         if stratify is not None:
             raise ValueError("stratify needs shuffle=True")
-        return [side for v in cut for side in (v[:train], v[train : train + test])]
+        return _Sides(_Draw(None, total, train, test), lengths, [None] * len(parts[0])).of(parts)
     if total > _MAX_ROWS:  # products of two such numbers would not fit in 64 bits
         train, test, total = train * _MANY // total, test * _MANY // total, _MANY
     seed = int(check_random_state(random_state).randint(2**31 - 1))
@@ -173,6 +177,7 @@ class _Sides:
         self._draw, self._lengths, self._labels = draw, lengths, labels
         n = len(labels)
         if lengths is None:  # small partitions must not all round alike
+            assert draw.seed is not None
             self._firsts = [key_of(draw.seed, 1, number, SPLITS) % _MANY for number in range(n)]
         else:
             self._firsts = [0, *np.cumsum(lengths).tolist()][:n]
@@ -198,7 +203,7 @@ class _Sides:
             return None
         edges = zip(self._firsts, self._lengths, strict=True)
         count = self._draw.counts
-        return [count(first + rows)[side] - count(first)[side] for first, rows in edges]
+        return [int(count(first + rows)[side] - count(first)[side]) for first, rows in edges]
 
 
 def _pick(draw: _Draw, side: int, number: int, first: int, part: Any, labels: Any) -> Any:

@@ -204,6 +204,23 @@ def test_a_confusion_matrix(normalize: Any) -> None:
         np.testing.assert_allclose(actual, expected, rtol=1e-12)
 
 
+@pytest.mark.parametrize("dtype", [int, float, bool])
+@pytest.mark.parametrize("kind", ["array", "delayed", "list", "series", "frame"])
+def test_a_confusion_matrix_has_the_weights_of_any_container(kind: str, dtype: Any) -> None:
+    rng = np.random.default_rng(4)
+    y, predicted = rng.integers(0, 2, (2, ROWS))
+    weights = (3 * rng.random(ROWS)).astype(dtype)
+    array = lazy(weights, "array")
+    given: Any = {
+        "array": array, "delayed": array.to_delayed().tolist(), "list": weights.tolist(),
+        "series": pd.Series(weights), "frame": pd.DataFrame({"weight": weights}),
+    }[kind]  # fmt: skip
+    actual = metrics.confusion_matrix(lazy(y, "array"), lazy(predicted, "array"), sample_weight=given)
+    expected = known.confusion_matrix(y, predicted, sample_weight=weights)
+    np.testing.assert_allclose(actual, expected, rtol=1e-12)
+    assert actual.dtype == (float if kind == "delayed" else expected.dtype)
+
+
 @pytest.mark.skipif(SKLEARN < (1, 8), reason="of scikit-learn 1.8")
 def test_scores_of_several_classes() -> None:
     rng = np.random.default_rng(3)

@@ -186,10 +186,15 @@ def test_where_lengths_are_unknown_each_partition_gives_its_share(kind: str) -> 
         assert test.npartitions == 3
 
 
-def test_without_shuffling_the_last_rows_are_scored_on() -> None:
-    train, test = train_test_split(lazy(X), test_size=60, shuffle=False)
-    assert_array_equal(train, X[:180])
-    assert_array_equal(test, X[180:])
+@pytest.mark.parametrize("kind", ["array", "frame", "list"])
+@pytest.mark.parametrize("sizes", [{"test_size": 60}, {}, {"train_size": 120, "test_size": 0.1}])
+def test_without_shuffling_the_last_rows_are_scored_on(kind: str, sizes: Any) -> None:
+    """Of all containers beside an array, of which the lengths of partitions are known."""
+    expected = sklearn.model_selection.train_test_split(X, Y, shuffle=False, **sizes)
+    found = train_test_split(lazy(X), lazy(Y, kind), shuffle=False, **sizes)
+    for side, rows in zip(found, expected, strict=True):
+        made = np.concatenate(dask.compute(*side)) if isinstance(side, list) else side
+        assert_array_equal(made, rows)
 
 
 def test_what_cannot_be_split_is_said() -> None:
