@@ -12,6 +12,8 @@ import numpy as np
 from dps.cluster.choice import client_of
 from dps.data.collections.partitions import as_pandas, is_dask
 from dps.data.collections.parts import Parts, held, one_graph
+from dps.data.collections.sealed import sealed
+from dps.data.feed.targets import positive_code
 from dps.metrics.classification import accuracy_score, brier_score_loss, log_loss
 from dps.metrics.explained import d2_absolute_error_score, d2_brier_score, d2_log_loss_score
 from dps.metrics.labels import balanced_accuracy_score, f1_score, precision_score, recall_score
@@ -78,13 +80,16 @@ class Scorer:
         classes = getattr(estimator, "classes_", None)
         if self.metric in (log_loss, brier_score_loss) or "multi_class" in self.options:
             options["labels"] = classes
-        elif self.is_of_second and classes is not None and len(classes) == 2:
-            options["pos_label"] = classes[1]
+        elif self.is_of_one and classes is not None and len(classes) == 2:
+            code = positive_code(classes)
+            options["pos_label"] = classes[code]
+            if self.method == "ranks" and code == 0:
+                predicted = _negated(predicted)
         return self.sign * self.metric(y, predicted, **options)
 
     @property
-    def is_of_second(self) -> bool:
-        """True if it scores one of two labels, which is the second."""
+    def is_of_one(self) -> bool:
+        """True if it scores one of two labels, see `positive_code`."""
         binary = self.options.get("average") == "binary"
         return binary or self.metric is average_precision_score
 
@@ -163,6 +168,16 @@ class _Made:
             return (self.labels + 0.5) / 2
         chances = (self.labels[:, None] == self.classes_) + 0.1
         return chances / chances.sum(axis=1, keepdims=True)
+
+
+def _negated(ranks: Any) -> Any:
+    """Ranks by which the rows come in the opposite order."""
+    if not is_dask(ranks):
+        return np.negative(ranks)
+    import dask
+
+    parts, negate = Parts(ranks), dask.delayed(sealed(np.negative), pure=True)
+    return parts.like([negate(part) for part in parts.tasks], parts.lengths)
 
 
 def _client(estimator: BaseEstimator) -> Any:

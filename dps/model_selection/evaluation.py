@@ -41,20 +41,20 @@ def scorer_of(scoring: Any) -> Any:
     return get_scorer(scoring) if isinstance(scoring, str) else scoring
 
 
-def of_second_class(scoring: Any) -> Any:
-    """Scoring of local data, in which f1 and the like are of the second class, whatever its name.
+def of_one_class(scoring: Any) -> Any:
+    """Scoring of local data, in which f1 and the like take classes of any names.
 
     With metadata routing it stays as it is: scikit-learn's own scorers say what they take.
     """
     if get_config()["enable_metadata_routing"]:
         return scoring
     if isinstance(scoring, dict):
-        return {name: of_second_class(one) for name, one in scoring.items()}
+        return {name: of_one_class(one) for name, one in scoring.items()}
     if isinstance(scoring, list | tuple | set):
-        return {name: of_second_class(name) for name in scoring}
+        return {name: of_one_class(name) for name in scoring}
     if isinstance(scoring, str) and scoring in get_scorer_names():
         scorer = get_scorer(scoring)
-        return scorer if scorer.is_of_second else scoring
+        return scorer if scorer.is_of_one else scoring
     return scoring
 
 

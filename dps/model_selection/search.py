@@ -19,7 +19,7 @@ from sklearn.base import clone, is_classifier
 from dps.cluster.choice import client_of
 from dps.data.collections.partitions import as_pandas, is_dask
 from dps.model_selection.columns import in_all_columns
-from dps.model_selection.evaluation import Evaluation, Routes, of_second_class, scorer_of
+from dps.model_selection.evaluation import Evaluation, Routes, of_one_class, scorer_of
 from dps.model_selection.folds import Folds, PartitionKFold
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class _OnDask:
         X, y = as_pandas(X), as_pandas(y)
         if not is_dask(X):
             given = self.scoring
-            self.scoring = of_second_class(given)
+            self.scoring = of_one_class(given)
             try:
                 return super().fit(X, y, **params)  # type: ignore[misc]
             finally:
@@ -277,7 +277,7 @@ def cross_validate(  # noqa: PLR0913 - scikit-learn's signature
     X, y = as_pandas(X), as_pandas(y)
     if not is_dask(X):
         return model_selection.cross_validate(
-            estimator, X, y, groups=groups, scoring=of_second_class(scoring), cv=cv,
+            estimator, X, y, groups=groups, scoring=of_one_class(scoring), cv=cv,
             n_jobs=n_jobs, verbose=verbose, params=params, pre_dispatch=pre_dispatch,
             return_train_score=return_train_score, return_estimator=return_estimator,
             error_score=error_score,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ class _AllRowsScore(Score):
 
     scorer: Any
     name: str
-    # True for scikit-learn's own scorers, for which the second of two classes is 1.
+    # True for scikit-learn's own scorers, which look for the class 1: of two others the second.
     is_known: bool
     targets: TargetEncoding | None = None
     n_raw: int = 1  # columns of a row
@@ -44,7 +45,8 @@ class _AllRowsScore(Score):
             y = np.tile([[1.5], [2.5]], n_outputs)
         else:
             n_classes = len(targets.classes)
-            if self.is_known and n_classes == 2:
+            named = _looks_for_one(self.scorer) and 1 in targets.classes.tolist()
+            if self.is_known and n_classes == 2 and not named:
                 targets = replace(targets, classes=np.arange(2))
             codes = np.eye(n_classes) if targets.multilabel else np.arange(float(n_classes))
             y = np.concatenate([targets.loss.targets(codes)] * 2).reshape(2 * n_classes, -1)
@@ -89,6 +91,12 @@ class _AllRowsScore(Score):
         true, _ = seen("predict", self.targets, y, raw)
         options = {} if np.all(weights == weights[:1]) else {"sample_weight": weights}
         return float(self.scorer(kind(self.targets, y), raw, true, **options))
+
+
+def _looks_for_one(scorer: Any) -> bool:
+    """True if a scorer is about the class 1, as that of F1 and others are."""
+    parameter = signature(scorer._score_func).parameters.get("pos_label")
+    return parameter is not None and parameter.default == 1
 
 
 class _Outputs(BaseEstimator):  # type: ignore[misc]

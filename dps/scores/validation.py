@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dps.data.feed.targets import TargetEncoding
+from dps.data.feed.targets import TargetEncoding, positive_code
 from dps.scores import formulas
 
 _Self = TypeVar("_Self", bound="Score")
@@ -210,6 +210,7 @@ class _LabelScore(_MeanScore):
     # there are, "balanced" over those that are true.
     average: str = "macro"
     n_labels: int = 0
+    positive: int = 1  # the code of the class that "binary" is about
 
     def about(self, targets: TargetEncoding, n_outputs: int) -> _LabelScore:
         """The score for a number of labels."""
@@ -219,7 +220,8 @@ class _LabelScore(_MeanScore):
                 f"scoring={self.what!r} needs two classes: use '{self.what}_macro', "
                 f"'{self.what}_micro' or '{self.what}_weighted'"
             )
-        return replace(self, n_labels=n_labels)
+        positive = positive_code(targets.classes) if self.average == "binary" else 1
+        return replace(self, n_labels=n_labels, positive=positive)
 
     def width(self, rows: int) -> int:
         """Three for each label."""
@@ -235,7 +237,7 @@ class _LabelScore(_MeanScore):
     def value(self, sums: NDArray[np.float64], weight: float) -> float:
         both, predicted, true = sums[: 3 * self.n_labels].reshape(3, -1)
         if self.average == "binary":
-            both, predicted, true = both[1:], predicted[1:], true[1:]
+            both, predicted, true = (of[[self.positive]] for of in (both, predicted, true))
         elif self.average == "micro":
             both, predicted, true = (np.array([of.sum()]) for of in (both, predicted, true))
         below = {"precision": predicted, "recall": true, "f1": (predicted + true) / 2}[self.what]

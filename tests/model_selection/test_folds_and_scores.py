@@ -9,6 +9,7 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
+import sklearn.metrics
 import sklearn.model_selection
 from cases import slow
 from distributed import Client
@@ -114,6 +115,28 @@ def test_scores_of_two_names_are_of_the_second(name: str, where: str) -> None:
     search = GridSearchCV(LinearClassifier(), {"alpha": ["auto"]}, cv=FOLDS, scoring=name)
     assert search.fit(*given).best_score_ == pytest.approx(expected.mean(), rel=1e-3)
     assert search.scoring == name
+
+
+@pytest.mark.parametrize("name", ["f1", "precision", "recall", "average_precision"])
+@pytest.mark.parametrize("kind", ["local", "array", "frame", "list"])
+def test_scores_are_of_the_label_1_where_there_is_one(name: str, kind: str) -> None:
+    """As those of scikit-learn's scorers of these names; also where 1 is the first label."""
+    y = np.where(X[:, 0] + X[:, 1] > 0.5, 2, 1)
+    cv: Any = PartitionKFold(5, by="partitions")
+    expected = sklearn.model_selection.cross_val_score(
+        LinearClassifier(), X, y, cv=sklearn.model_selection.KFold(5), scoring=name
+    )
+    data: Any = (X, y) if kind == "local" else (lazy(X, kind == "frame"), lazy(y, kind == "frame"))
+    if kind == "list":
+        data = [each.to_delayed().ravel().tolist() for each in data]
+    if kind == "local":
+        cv = sklearn.model_selection.KFold(5)
+    found = cross_val_score(LinearClassifier(), *data, cv=cv, scoring=name)
+    np.testing.assert_allclose(found, expected, rtol=1e-3)
+    model = LinearClassifier(scoring=name, early_stopping=True)
+    model.fit(X[60:], y[60:], X_val=X[:60], y_val=y[:60])
+    best = sklearn.metrics.get_scorer(name)(model, X[:60], y[:60])
+    assert max(record["validation_score"] for record in model.history_) == pytest.approx(best)
 
 
 class Counting(LinearClassifier):

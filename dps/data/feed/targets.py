@@ -27,6 +27,20 @@ def as_targets(y: Any) -> np.ndarray:
     return targets[:, 0] if targets.ndim == 2 and targets.shape[1] == 1 else targets
 
 
+def positive_code(classes: NDArray[Any] | None) -> int:
+    """The code of the class of two that precision and the like are about.
+
+    That of the label 1, as for scikit-learn's scorers, which refuse others; else that of the second.
+
+    Examples
+    --------
+    >>> positive_code(np.array([1, 2])), positive_code(np.array(["no", "yes"]))
+    (0, 1)
+    """
+    known = [] if classes is None else classes.tolist()
+    return known.index(1) if 1 in known else 1
+
+
 @dataclass(frozen=True)
 class TargetEncoding:
     """Turns labels into a loss's targets and scales weights to a mean of 1."""
