@@ -78,7 +78,7 @@ class Scorer:
         """Score what was predicted."""
         options = {**self.options, "client": client, "sample_weight": sample_weight}
         classes = getattr(estimator, "classes_", None)
-        if self.metric in (log_loss, brier_score_loss) or "multi_class" in self.options:
+        if self.method == "predict_proba":
             options["labels"] = classes
         elif self.is_of_one and classes is not None and len(classes) == 2:
             code = positive_code(classes)

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils import indexable
+from sklearn.utils import check_random_state, indexable
 
 from dps.data.collections.alignment import partitions_of
 from dps.data.collections.partitions import is_dask, is_list
@@ -26,7 +27,7 @@ from dps.data.survey.labels import kind_of
 from dps.model_selection.splits import TEST, TRAIN, RowSplits, asks_for_labels, splits_of
 
 if TYPE_CHECKING:
-    from dps._typing import ClientLike, MatrixLike, Splitting, VectorLike
+    from dps._typing import ClientLike, MatrixLike, RandomState, Splitting, VectorLike
 
 #: Parameters of `fit` with rows of their own.
 _OTHER = ("X_val", "y_val", "sample_weight_val")
@@ -46,8 +47,9 @@ class PartitionKFold:
         partition belong together.
     stratify : bool, default=False
         If True, each fold gets its share of each label. A y of several columns is ignored.
-    random_state : int, default=0
-        Seed of the order, which depends on it and on the number of the partition alone.
+    random_state : int, RandomState or None, default=0
+        Seed of the order, which depends on it and on the number of the partition alone. Of None or
+        a RandomState one is drawn when the splitter is made, and kept.
 
     Raises
     ------
@@ -58,11 +60,14 @@ class PartitionKFold:
     n_splits: int = 5
     by: str = "rows"
     stratify: bool = False
-    random_state: int = 0
+    random_state: RandomState = 0
 
     def __post_init__(self) -> None:
-        if self.n_splits < 2:
-            raise ValueError(f"n_splits must be 2 or more, got {self.n_splits}")
+        if not isinstance(self.n_splits, Integral) or self.n_splits < 2:
+            raise ValueError(f"n_splits must be a whole number of 2 or more, got {self.n_splits}")
+        if not isinstance(self.random_state, Integral):
+            seed = check_random_state(self.random_state).randint(2**31 - 1)
+            object.__setattr__(self, "random_state", int(seed))
         if self.by not in ("rows", "partitions"):
             raise ValueError(f"by must be 'rows' or 'partitions', got {self.by!r}")
 
@@ -87,7 +92,8 @@ class PartitionKFold:
         y: its labels, if they matter.
         """
         labels = as_targets(y) if self.stratify else None
-        order = order_of(rows, self.random_state, number, FOLDS, labels)
+        assert isinstance(self.random_state, Integral)
+        order = order_of(rows, int(self.random_state), number, FOLDS, labels)
         folds = np.empty(rows, np.int64)
         # Partitions begin with different folds, or small ones would favour the first.
         folds[order] = (np.arange(rows) + number) % self.n_splits

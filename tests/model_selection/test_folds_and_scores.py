@@ -234,3 +234,22 @@ def test_a_scorer_of_scikit_learn_gets_what_it_asks_for() -> None:
 def test_regressions_are_asked_nothing_of_labels() -> None:
     found = cross_val_score(LinearRegressor(), lazy(X), lazy(X[:, 0] * 2), scoring="r2", cv=3)
     assert (found > 0.99).all()
+
+
+@pytest.mark.parametrize("scoring", ["neg_log_loss", "neg_brier_score", "d2_log_loss_score",
+                                     "d2_brier_score"])  # fmt: skip
+def test_a_fold_without_a_class_is_scored_by_its_probabilities(scoring: str) -> None:
+    found = cross_val_score(
+        LinearClassifier(), lazy(X), lazy(THREE), cv=FOLDS[1:], scoring=scoring
+    )
+    assert np.isfinite(found).all()
+
+
+@pytest.mark.parametrize("seed", [None, np.random.RandomState(0)])
+def test_folds_may_be_drawn_by_any_random_state(seed: Any) -> None:
+    folds = PartitionKFold(3, random_state=seed)
+    tests = [test for _, test in folds.split(X)]
+    assert sorted(np.concatenate(tests)) == list(range(ROWS))
+    assert all((one == other).all() for one, (_, other) in zip(tests, folds.split(X), strict=True))
+    with pytest.raises(ValueError, match="n_splits must be a whole number"):
+        PartitionKFold(3.5)  # type: ignore[arg-type]

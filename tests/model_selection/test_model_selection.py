@@ -239,7 +239,7 @@ def test_what_cannot_split_is_refused() -> None:
         cross_val_score(LinearClassifier(), X, y, cv="five")
     with pytest.raises(ValueError, match="scoring='max_error' is not computed"):
         cross_val_score(LinearClassifier(), X, y, scoring="max_error")
-    with pytest.raises(ValueError, match="n_splits must be 2 or more, got 1"):
+    with pytest.raises(ValueError, match="n_splits must be a whole number of 2 or more, got 1"):
         cross_val_score(LinearClassifier(), X, y, cv=1)
 
 

@@ -119,8 +119,7 @@ def survey_validation(
 
     n: partitions of the validation data, which are the cluster's last.
     whole: whether it came in one piece, so that partitions need no mention.
-    Returns partitions with rows of the validation data.
-    Returns partitions with rows.
+    Returns the summary with what was found, and the summaries of the partitions.
     Raises ValueError: it is defective, or of another shape.
     """
     first = len(summary.rows)
