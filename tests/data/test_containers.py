@@ -278,3 +278,26 @@ def test_futures_are_trained_where_they_lie(client: Client) -> None:
         assert client.who_has(data) == before
         score = model.score(data, futures(Y), futures(WEIGHT))
         assert score == pytest.approx(EXPECTED[1].score(X, Y, WEIGHT))
+
+
+LABELS = np.array([2**53, 2**53 + 1, 3, 4])[RNG.integers(0, 4, 80)]  # floats have no 2**53 + 1
+LABELS_AS: dict[str, Any] = {
+    "Int64": lambda: pd.Series(LABELS, dtype="Int64"),
+    "column": lambda: pd.DataFrame({"y": pd.Series(LABELS, dtype="Int64")}),
+    "boolean": lambda: pd.Series(LABELS == 3, dtype="boolean"),
+    "string": lambda: pd.Series(LABELS.astype(str), dtype="string"),
+    "category": lambda: pd.Series(LABELS, dtype="Int64").astype("category"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:A column-vector y was passed")
+@pytest.mark.parametrize("kind", LABELS_AS)
+def test_labels_keep_their_values_and_kind_in_any_dtype(kind: str) -> None:
+    y = LABELS_AS[kind]()
+    X = pd.DataFrame(RNG.normal(size=(len(y), 2)), columns=["a", "b"])
+    plain = LABELS == 3 if kind == "boolean" else LABELS.astype(str if kind == "string" else int)
+    lazy = dd.from_pandas(X, npartitions=2), dd.from_pandas(y, npartitions=2)
+    for data in ((X, y), lazy):
+        model = dps.LinearClassifier(max_iter=1, tol=None).fit(*data)
+        assert model.classes_.tolist() == np.unique(plain).tolist()
+        assert model.classes_.dtype.kind == ("O" if kind == "string" else plain.dtype.kind)

@@ -74,7 +74,8 @@ def _targets(y: Any, classification: bool) -> Any:
         y = y.toarray()
     shape = y.shape if hasattr(y, "shape") else np.asarray(y).shape
     if classification and not (len(shape) == 2 and shape[1] > 1):
-        return column_or_1d(y, warn=True)
+        # By itself scikit-learn makes floats of nullable integers: large ones would merge.
+        return column_or_1d(np.asarray(y) if hasattr(y, "dtypes") else y, warn=True)
     y = check_array(
         y, ensure_2d=False, ensure_min_samples=0, ensure_min_features=0, dtype=None,
         ensure_all_finite=False, input_name="y",
