@@ -90,9 +90,8 @@ def encoding_for(
             )
         return Encoding(clone(estimator.encoder), fitted=False)
     if not is_frame(X):
-        # A model of one's own knows how many columns an array has.
-        missing = "mean" if estimator._is_own else "indicator"
-        return Encoding(FrameEncoder(missing=missing), fitted=False) if gaps else None
+        # Coefficients of an array are those of its columns: no indicators.
+        return Encoding(FrameEncoder(missing="mean"), fitted=False) if gaps else None
     if not (
         gaps
         or columns_without_numbers(X._meta if is_dask(X) else X)
