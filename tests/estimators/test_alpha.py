@@ -240,3 +240,9 @@ def test_labels_that_few_rows_have_and_rows_without_weight() -> None:
     np.testing.assert_allclose(all_rows.alpha_path_[:, 1:], there.alpha_path_[:, 1:], rtol=1e-3)
     with pytest.raises(ValueError, match="holds 20% of the rows out, and there are 3: give X_val"):
         regressor().fit(X, NOISY, np.where(np.arange(ROWS) < 3, 1.0, 0.0))
+
+
+def test_a_fit_with_a_number_keeps_no_path_of_an_earlier_one() -> None:
+    model = regressor(alpha="cv").fit(X, X[:, -1])
+    assert hasattr(model, "alpha_path_")
+    assert not hasattr(model.set_params(alpha=0.1).fit(X, X[:, -1]), "alpha_path_")

@@ -116,7 +116,9 @@ def fit(
 def _store(survey: Survey, job: Job, result: FitResult) -> None:
     """Set the fitted attributes."""
     estimator = survey.estimator
-    for name, value in _fitted(survey, job, result.reported, result.history).items():
+    found = _fitted(survey, job, result.reported, result.history)
+    vars(estimator).pop("alpha_path_", None)  # of an earlier fit that looked for alpha
+    for name, value in found.items():
         setattr(estimator, name, value)
     model, kept = estimator._restore_columns(survey, job, result.kept)
     result = replace(result, kept=kept)
