@@ -18,10 +18,11 @@ import click
 import dps
 from dps._kernels.build import DEBUG, INSTRUCTIONS, STABLE_ABI
 from dps._runtime.shared.words import PORTABLE
+from dps.cli import refusals
 from dps.server.memory.files import folder
 
 #: Extras of those who work on dps.
-_OF_DEVELOPERS = {"benchmarks", "dev", "examples", "test"}
+_OF_DEVELOPERS = {"benchmarks", "dev", "docs", "examples", "test"}
 
 
 def _packages() -> dict[str, list[str]]:
@@ -63,7 +64,7 @@ def _known_to(scheduler: str, packages: Sequence[str]) -> Any:
     """Ask all processes of a cluster for the versions of packages."""
     from distributed import Client
 
-    with Client(scheduler, set_as_default=False) as client:
+    with Client(scheduler, set_as_default=False, timeout=10) as client:
         return client.get_versions(packages=packages)
 
 
@@ -85,8 +86,9 @@ def _cluster(scheduler: str) -> Iterator[tuple[str, str]]:
 @click.argument("scheduler", required=False)
 def main(scheduler: str | None) -> None:
     """Print versions and the build of dps; with a SCHEDULER's address those on its workers."""
-    for about, said in _cluster(scheduler) if scheduler else _here():
-        click.echo(f"{about:<18} {said}")
+    with refusals(scheduler):
+        for about, said in _cluster(scheduler) if scheduler else _here():
+            click.echo(f"{about:<18} {said}")
 
 
 if __name__ == "__main__":

@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import click
 
 import dps
+
+
+@contextmanager
+def refusals(scheduler: str | None) -> Iterator[None]:
+    """Say in one line that there is no scheduler at an address, or why it could not be asked."""
+    from dps.errors import DPSError
+
+    try:
+        yield
+    except (OSError, DPSError) as error:
+        raise click.ClickException(f"the scheduler at {scheduler}: {error}") from error
 
 
 @click.group(name="dps")
@@ -16,7 +30,9 @@ def main() -> None:
 @click.argument("scheduler")
 def servers(scheduler: str) -> None:
     """List the parameter servers with names of the cluster at SCHEDULER, an address."""
-    for each in dps.ParameterServer.list(client=scheduler):
+    with refusals(scheduler):
+        found = dps.ParameterServer.list(client=scheduler)
+    for each in found:
         if "error" in each:
             said = each["error"]
         else:

