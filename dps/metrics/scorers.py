@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from sklearn import metrics
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 
 from dps.cluster.choice import client_of
 from dps.data.collections.partitions import as_pandas, is_dask
 from dps.data.collections.parts import Parts, held, one_graph
+from dps.data.collections.results import results_of
 from dps.data.collections.sealed import sealed
 from dps.data.feed.targets import positive_code
 from dps.metrics.classification import accuracy_score, brier_score_loss, log_loss
@@ -28,8 +33,6 @@ from dps.metrics.regression import (
 )
 
 if TYPE_CHECKING:
-    from sklearn.base import BaseEstimator
-
     from dps._typing import ClientLike, MatrixLike, VectorLike
 
 _TIMEOUT = 60.0
@@ -152,6 +155,55 @@ class Scorers:
             }
 
 
+@dataclass(frozen=True)
+class _Gathered(Scorer):
+    """A scorer of scikit-learn's, which is given the predictions of all rows in this process."""
+
+    def method_of(self, estimator: BaseEstimator) -> str:
+        """The method of an estimator whose results are scored."""
+        asked = self.scorer._response_method
+        names: Sequence[str] = [asked] if isinstance(asked, str) else asked
+        return next((name for name in names if hasattr(estimator, name)), names[0])
+
+    @property
+    def scorer(self) -> Any:
+        """scikit-learn's own."""
+        return self.options["scorer"]
+
+    def of(
+        self,
+        predicted: Any,
+        y: VectorLike,
+        sample_weight: VectorLike | None,
+        estimator: BaseEstimator,
+        client: ClientLike | None,
+    ) -> float:
+        """Score what was predicted."""
+        with client_of(client, _TIMEOUT) as found:
+            predicted, y, weight = _gathered(found, predicted, y, sample_weight)
+        scorer, classes = self.scorer, getattr(estimator, "classes_", None)
+        takes = signature(scorer._score_func).parameters
+        if "pos_label" in takes and classes is not None and len(classes) == 2:
+            scorer = copy.copy(scorer)
+            scorer._kwargs = {"pos_label": classes[positive_code(classes)], **scorer._kwargs}
+        weights = {} if weight is None or "sample_weight" not in takes else {"sample_weight": weight}
+        made = _stand_in(self.method_of(estimator), predicted, classes)
+        return float(scorer(made, predicted, y, **weights))
+
+
+def _gathered(client: Any, *values: Any) -> list[Any]:
+    """Arrays of lazy values, computed together; what is local stays."""
+    import dask
+
+    array = dask.delayed(sealed(np.asarray), pure=True)
+    parts = [[*map(array, Parts(each).tasks)] if is_dask(each) else None for each in values]
+    results = iter(results_of([task for tasks in parts for task in tasks or ()], client))
+    return [
+        each if tasks is None else np.concatenate([next(results) for _ in tasks])
+        for each, tasks in zip(values, parts, strict=True)
+    ]
+
+
 class _Made:
     """A classifier that predicts made-up rows of labels, each label twice."""
 
@@ -178,6 +230,25 @@ def _negated(ranks: Any) -> Any:
 
     parts, negate = Parts(ranks), dask.delayed(sealed(np.negative), pure=True)
     return parts.like([negate(part) for part in parts.tasks], parts.lengths)
+
+
+def _stand_in(method: str, predicted: Any, classes: Any) -> BaseEstimator:
+    """An estimator that has predicted this; a regressor where there are no classes."""
+
+
+    class StandIn(RegressorMixin if classes is None else ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+        def __sklearn_is_fitted__(self) -> bool:
+            return True
+
+    def answer(self: StandIn, X: Any) -> Any:
+        return predicted
+
+    answer.__name__ = method  # by which scikit-learn knows what was predicted
+    setattr(StandIn, method, answer)
+    made = StandIn()
+    if classes is not None:
+        made.classes_ = classes
+    return made
 
 
 def _client(estimator: BaseEstimator) -> Any:
@@ -239,7 +310,8 @@ def get_scorer(scoring: str | Sequence[str] | Callable[..., Any]) -> Any:
     Parameters
     ----------
     scoring : str, sequence of str or callable
-        One of `get_scorer_names`, or several; a callable is returned as it is.
+        One of `get_scorer_names`, or several; or what `sklearn.metrics.make_scorer` made. Another
+        callable is returned as it is.
 
     Returns
     -------
@@ -263,21 +335,28 @@ def get_scorer(scoring: str | Sequence[str] | Callable[..., Any]) -> Any:
     ['accuracy', 'neg_log_loss', 'roc_auc']
     """
     if callable(scoring):
-        return scoring
+        name = getattr(getattr(scoring, "_score_func", None), "__name__", None)
+        return scoring if name is None else _Gathered(name, scoring, "", options={"scorer": scoring})
     if not isinstance(scoring, str):
         return Scorers(tuple(map(_named, scoring)))
     return _named(scoring)
 
 
 def _named(name: str) -> Scorer:
-    if name not in _SCORERS:
+    if name in _SCORERS:
+        return _SCORERS[name]
+    if name not in get_scorer_names():
         raise ValueError(
-            f"scoring={name!r} is not computed on data of Dask: take one of "
-            f"{get_scorer_names()}, or give a callable (estimator, X, y) -> float"
+            f"scoring={name!r} is no name of a score: take one of {get_scorer_names()}, or give a "
+            "callable (estimator, X, y) -> float"
         )
-    return _SCORERS[name]
+    known = metrics.get_scorer(name)
+    return _Gathered(name, known, "", options={"scorer": known})
 
 
 def get_scorer_names() -> list[str]:
-    """Names that `get_scorer` knows, sorted."""
-    return sorted(_SCORERS)
+    """Names that `get_scorer` knows, sorted: those of scikit-learn.
+
+    Most are computed where data lies. For others the predictions of all rows come to this process.
+    """
+    return sorted({*_SCORERS, *metrics.get_scorer_names()})

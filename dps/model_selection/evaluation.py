@@ -38,7 +38,7 @@ def scorer_of(scoring: Any) -> Any:
         return {name: scorer_of(one) for name, one in scoring.items()}
     if isinstance(scoring, list | tuple | set):
         return {name: get_scorer(name) for name in scoring}
-    return get_scorer(scoring) if isinstance(scoring, str) else scoring
+    return get_scorer(scoring)
 
 
 def of_one_class(scoring: Any) -> Any:

@@ -15,7 +15,7 @@ from cases import slow
 from distributed import Client
 from sklearn import config_context
 from sklearn.exceptions import UnsetMetadataPassedError
-from sklearn.metrics import f1_score, make_scorer
+from sklearn.metrics import f1_score, fbeta_score, jaccard_score, make_scorer
 
 from dps import LinearClassifier, LinearRegressor
 from dps.model_selection import (
@@ -253,3 +253,40 @@ def test_folds_may_be_drawn_by_any_random_state(seed: Any) -> None:
     assert all((one == other).all() for one, (_, other) in zip(tests, folds.split(X), strict=True))
     with pytest.raises(ValueError, match="n_splits must be a whole number"):
         PartitionKFold(3.5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("frame", [False, True])
+@pytest.mark.parametrize(
+    "scoring",
+    ["matthews_corrcoef", "jaccard", make_scorer(fbeta_score, beta=2, pos_label="yes")],
+    ids=["matthews", "jaccard", "made"],
+)
+def test_scores_that_are_no_sums_are_those_of_scikit_learn(scoring: Any, frame: bool) -> None:
+    """Of labels that are no numbers, for names too."""
+    peer = make_scorer(jaccard_score, pos_label="yes") if scoring == "jaccard" else scoring
+    cv = sklearn.model_selection.KFold(5)
+    expected = sklearn.model_selection.cross_val_score(
+        LinearClassifier(), X, NAMES, cv=cv, scoring=peer
+    )
+    folds = PartitionKFold(5, by="partitions")
+    given = lazy(X, frame), lazy(NAMES, frame)
+    found = cross_val_score(LinearClassifier(), *given, cv=folds, scoring=scoring)
+    np.testing.assert_allclose(found, expected, rtol=1e-3)
+    several = GridSearchCV(
+        LinearClassifier(), {"alpha": ["auto"]}, cv=folds, refit=False,
+        scoring={"one": scoring, "other": "accuracy"},
+    ).fit(*given)  # fmt: skip
+    means = several.cv_results_["mean_test_one"]
+    np.testing.assert_allclose(means, expected.mean(), rtol=1e-3)
+
+
+def test_names_that_fit_takes_are_taken_of_numbers_too(client: Client) -> None:
+    y = X @ [1.0, 2.0, 0.0] + np.random.default_rng(0).normal(size=ROWS)
+    expected = sklearn.model_selection.cross_val_score(
+        LinearRegressor(), X, y, cv=sklearn.model_selection.KFold(5), scoring="explained_variance"
+    )
+    found = cross_val_score(
+        LinearRegressor(client=client), lazy(X), lazy(y), cv=PartitionKFold(5, by="partitions"),
+        scoring="explained_variance",
+    )  # fmt: skip
+    np.testing.assert_allclose(found, expected, rtol=1e-3)

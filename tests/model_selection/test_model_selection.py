@@ -237,8 +237,8 @@ def test_what_cannot_split_is_refused() -> None:
     X, y = given("array")
     with pytest.raises(ValueError, match=r"dps\.model_selection\.PartitionKFold"):
         cross_val_score(LinearClassifier(), X, y, cv="five")
-    with pytest.raises(ValueError, match="scoring='max_error' is not computed"):
-        cross_val_score(LinearClassifier(), X, y, scoring="max_error")
+    with pytest.raises(ValueError, match="scoring='max_eror' is no name"):
+        cross_val_score(LinearClassifier(), X, y, scoring="max_eror")
     with pytest.raises(ValueError, match="n_splits must be a whole number of 2 or more, got 1"):
         cross_val_score(LinearClassifier(), X, y, cv=1)
 
