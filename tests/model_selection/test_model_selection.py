@@ -252,7 +252,7 @@ def test_local_data_is_left_to_scikit_learn() -> None:
 
 def test_rows_that_do_not_go_together_are_said() -> None:
     X, y = given("frame")
-    with pytest.raises(ValueError, match=r"\[100, 99\]|has 100 rows, what goes with it"):
+    with pytest.raises(ValueError, match=r"\[150, 149\]|has 150 rows, what goes with it"):
         cross_val_score(LinearClassifier(), X, y[y.index != 7], cv=2, error_score="raise")
     with pytest.raises(ValueError, match="y has 2 partitions, X has 6"):
         cross_val_score(LinearClassifier(), X, y.repartition(npartitions=2))
