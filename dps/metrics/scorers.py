@@ -157,18 +157,22 @@ class Scorers:
 
 @dataclass(frozen=True)
 class _Gathered(Scorer):
-    """A scorer of scikit-learn's, which is given the predictions of all rows in this process."""
+    """A scorer of scikit-learn's, which is given the predictions of all rows in this process.
+
+    metric: that scorer.
+    """
 
     def method_of(self, estimator: BaseEstimator) -> str:
         """The method of an estimator whose results are scored."""
-        asked = self.scorer._response_method
+        scorer: Any = self.metric
+        asked = scorer._response_method
         names: Sequence[str] = [asked] if isinstance(asked, str) else asked
         return next((name for name in names if hasattr(estimator, name)), names[0])
 
-    @property
-    def scorer(self) -> Any:
-        """scikit-learn's own."""
-        return self.options["scorer"]
+    def check(self, labels: np.ndarray) -> None:
+        """Raise if it cannot score such labels; what is asked only of those with a name."""
+        if self.name in get_scorer_names():
+            super().check(labels)
 
     def of(
         self,
@@ -181,7 +185,8 @@ class _Gathered(Scorer):
         """Score what was predicted."""
         with client_of(client, _TIMEOUT) as found:
             predicted, y, weight = _gathered(found, predicted, y, sample_weight)
-        scorer, classes = self.scorer, getattr(estimator, "classes_", None)
+        scorer: Any = self.metric
+        classes = getattr(estimator, "classes_", None)
         takes = signature(scorer._score_func).parameters
         if "pos_label" in takes and classes is not None and len(classes) == 2:
             scorer = copy.copy(scorer)
@@ -310,8 +315,7 @@ def get_scorer(scoring: str | Sequence[str] | Callable[..., Any]) -> Any:
     Parameters
     ----------
     scoring : str, sequence of str or callable
-        One of `get_scorer_names`, or several; or what `sklearn.metrics.make_scorer` made. Another
-        callable is returned as it is.
+        One of `get_scorer_names`, or several; a callable is returned as it is.
 
     Returns
     -------
@@ -335,8 +339,7 @@ def get_scorer(scoring: str | Sequence[str] | Callable[..., Any]) -> Any:
     ['accuracy', 'neg_log_loss', 'roc_auc']
     """
     if callable(scoring):
-        name = getattr(getattr(scoring, "_score_func", None), "__name__", None)
-        return scoring if name is None else _Gathered(name, scoring, "", options={"scorer": scoring})
+        return scoring
     if not isinstance(scoring, str):
         return Scorers(tuple(map(_named, scoring)))
     return _named(scoring)
@@ -350,8 +353,12 @@ def _named(name: str) -> Scorer:
             f"scoring={name!r} is no name of a score: take one of {get_scorer_names()}, or give a "
             "callable (estimator, X, y) -> float"
         )
-    known = metrics.get_scorer(name)
-    return _Gathered(name, known, "", options={"scorer": known})
+    return gathering(metrics.get_scorer(name), name)
+
+
+def gathering(scorer: Any, name: str | None = None) -> Scorer:
+    """A scorer of scikit-learn's for data of Dask."""
+    return _Gathered(name or str(scorer), scorer, "")
 
 
 def get_scorer_names() -> list[str]:

@@ -237,9 +237,11 @@ def test_an_encoder_of_numbers_and_categories_becomes_scikit_learns(kind: Any, g
 
 def test_gaps_of_an_array_are_scikit_learns_too() -> None:
     gaps = np.where(RNG.random(X.shape) < 0.1, np.nan, X)
-    model = dps.LinearClassifier(random_state=0).fit(gaps, LABELS["two"])
-    plain = model.to_sklearn()
-    np.testing.assert_allclose(plain.predict_proba(gaps), model.predict_proba(gaps), atol=1e-9)
+    for encoder, rows in (("auto", gaps), (FrameEncoder(missing="mean"), pd.DataFrame(gaps))):
+        rows = rows.set_axis(list("abcdef"[: X.shape[1]]), axis=1) if rows is not gaps else gaps
+        model = dps.LinearClassifier(encoder=encoder, random_state=0).fit(rows, LABELS["two"])
+        plain = model.to_sklearn()
+        np.testing.assert_allclose(plain.predict_proba(rows), model.predict_proba(rows), atol=1e-9)
 
 
 def test_columns_that_scikit_learn_does_not_know_keep_the_encoder() -> None:

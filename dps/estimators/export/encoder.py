@@ -42,7 +42,7 @@ def plain_encoder(encoder: FrameEncoder) -> Any:
     steps = [
         (f"{number}{what}", step, [column])
         for number, (feature, column) in enumerate(zip(features, columns, strict=True))
-        for what, step in _steps(feature).items()
+        for what, step in _steps(feature, encoder.missing == "mean").items()
     ]
     return ColumnTransformer(steps).fit(example)
 
@@ -85,15 +85,18 @@ def _categories(feature: OneHot) -> Any:
     return np.append(values, np.nan) if feature.indicator else values
 
 
-def _steps(feature: Any) -> dict[str, Any]:
-    """Transformers that make a feature's columns, by the end of its name."""
+def _steps(feature: Any, filled: bool) -> dict[str, Any]:
+    """Transformers that make a feature's columns, by the end of its name.
+
+    filled: whether numbers may be missing that have no indicator.
+    """
     from sklearn.impute import SimpleImputer
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import Binarizer, OneHotEncoder
 
     if isinstance(feature, Number):
         if not feature.indicator:
-            return {"": "passthrough"}
+            return {"": SimpleImputer() if filled else "passthrough"}
         # An imputer's own indicator is left out of ONNX without a word, and another has none.
         far = SimpleImputer(strategy="constant", fill_value=_FAR)
         says = make_pipeline(far, Binarizer(threshold=_FAR / 2))

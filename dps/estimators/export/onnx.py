@@ -69,6 +69,7 @@ def onnx_machine(estimator: DistributedEstimator) -> Any:
         plain, initial_types=onnx_types(encoder), target_opset={"": _OPSET, "ai.onnx.ml": 3}
     )
     before.ir_version = _IR
+    before = compose.add_prefix(before, "encoder_", rename_inputs=False)
     return compose.merge_models(before, made, io_map=[(before.graph.output[0].name, "X")])
 
 
