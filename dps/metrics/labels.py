@@ -209,9 +209,9 @@ def _are_whole(weight: VectorLike | None) -> bool:
     """True if weights are of a dtype of whole numbers, or all are 1."""
     if weight is None:
         return True
-    if not hasattr(weight, "dtype"):  # partitions tell theirs only when they are computed
-        weight = np.empty(0) if is_dask(weight) else np.asarray(weight)
-    return str(weight.dtype.kind) in "biu"
+    if (dtype := getattr(weight, "dtype", None)) is None and not is_dask(weight):
+        dtype = np.asarray(weight).dtype
+    return dtype is not None and dtype.kind in "biu"  # partitions tell theirs when computed
 
 
 class _Pairs(NamedTuple):

@@ -191,7 +191,9 @@ class _Gathered(Scorer):
         if "pos_label" in takes and classes is not None and len(classes) == 2:
             scorer = copy.copy(scorer)
             scorer._kwargs = {"pos_label": classes[positive_code(classes)], **scorer._kwargs}
-        weights = {} if weight is None or "sample_weight" not in takes else {"sample_weight": weight}
+        weights = (
+            {} if weight is None or "sample_weight" not in takes else {"sample_weight": weight}
+        )
         made = _stand_in(self.method_of(estimator), predicted, classes)
         return float(scorer(made, predicted, y, **weights))
 
@@ -239,7 +241,6 @@ def _negated(ranks: Any) -> Any:
 
 def _stand_in(method: str, predicted: Any, classes: Any) -> BaseEstimator:
     """An estimator that has predicted this; a regressor where there are no classes."""
-
 
     class StandIn(RegressorMixin if classes is None else ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         def __sklearn_is_fitted__(self) -> bool:

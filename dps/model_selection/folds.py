@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from numbers import Integral
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,11 +63,12 @@ class PartitionKFold:
     random_state: RandomState = 0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.n_splits, Integral) or self.n_splits < 2:
-            raise ValueError(f"n_splits must be a whole number of 2 or more, got {self.n_splits}")
-        if not isinstance(self.random_state, Integral):
-            seed = check_random_state(self.random_state).randint(2**31 - 1)
-            object.__setattr__(self, "random_state", int(seed))
+        n, seed = (cast("Any", value) for value in (self.n_splits, self.random_state))
+        if not isinstance(n, Integral) or n < 2:
+            raise ValueError(f"n_splits must be a whole number of 2 or more, got {n}")
+        if not isinstance(seed, Integral):
+            seed = int(check_random_state(seed).randint(2**31 - 1))
+            object.__setattr__(self, "random_state", seed)
         if self.by not in ("rows", "partitions"):
             raise ValueError(f"by must be 'rows' or 'partitions', got {self.by!r}")
 
@@ -92,8 +93,8 @@ class PartitionKFold:
         y: its labels, if they matter.
         """
         labels = as_targets(y) if self.stratify else None
-        assert isinstance(self.random_state, Integral)
-        order = order_of(rows, int(self.random_state), number, FOLDS, labels)
+        seed = cast("int", self.random_state)
+        order = order_of(rows, seed, number, FOLDS, labels)
         folds = np.empty(rows, np.int64)
         # Partitions begin with different folds, or small ones would favour the first.
         folds[order] = (np.arange(rows) + number) % self.n_splits

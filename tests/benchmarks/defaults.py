@@ -45,7 +45,7 @@ def units(quick: bool) -> None:
         "+1e9": lambda y: 1e9 + y,
     }
     rows, worst = [], 0.0
-    for name, model in models.items():
+    for name, model in [*models.items()][:: 4 if quick else 1]:
         as_is = model.fit(X, y).score(X, y)
         scores = [model.fit(X, other(y)).score(X, other(y)) for other in others.values()]
         both = model.fit(X, np.c_[y, 100 * X[:, 0]]).predict(X)[:, 0]

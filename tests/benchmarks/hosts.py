@@ -445,7 +445,7 @@ def tls(place: Place, chosen: argparse.Namespace) -> None:
 
 PARTS = {part.__name__: part for part in (steps, shards, large, wire, sparse, fits, tls)}
 LITTLE = {
-    "steps": 5, "shard_steps": 8, "hosts": (2, 4), "sizes": (250, 25_000),
+    "steps": 5, "shard_steps": 8, "hosts": (2,), "sizes": (250,),
     "parameters": 10_000, "large_steps": 4, "wire_parameters": 10_000, "wire_steps": 4,
     "sparse_steps": 20, "rows": 20_000, "flights": 20_000,
 }  # fmt: skip

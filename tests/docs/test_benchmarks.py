@@ -259,7 +259,6 @@ def test_monitoring() -> None:
     assert {"dense fits, 20,000 x 100", "synchronous steps, 2 epochs"} <= set(found)
 
 
-@pytest.mark.timeout(300)  # nine clusters, and PyTorch
 @pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 def test_hosts() -> None:
     printed = run("hosts", seconds=280)

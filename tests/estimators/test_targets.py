@@ -47,10 +47,11 @@ def numbers(rows=1500):
 @pytest.mark.parametrize(
     "name",
     [
-        "network", "machine",
-        *slow("network by L-BFGS", "network by momentum", "network in async", "machine with layers"),
+        "network",
+        "machine",
+        *slow(*(name for name in MODELS if " " in name)),
     ],
-)  # fmt: skip
+)
 def test_r2_depends_on_neither_unit_nor_offset_of_y(name):
     X, y = numbers()
     model = MODELS[name]

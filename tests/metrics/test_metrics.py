@@ -19,7 +19,7 @@ from versions import SKLEARN
 
 import dps
 from dps import LinearClassifier, LinearRegressor, metrics
-from dps.metrics import get_scorer, get_scorer_names, ranking, roc_auc_score
+from dps.metrics import get_scorer, ranking, roc_auc_score
 from dps.model_selection import cross_val_score
 
 ROWS = 500
@@ -215,7 +215,9 @@ def test_a_confusion_matrix_has_the_weights_of_any_container(kind: str, dtype: A
         "array": array, "delayed": array.to_delayed().tolist(), "list": weights.tolist(),
         "series": pd.Series(weights), "frame": pd.DataFrame({"weight": weights}),
     }[kind]  # fmt: skip
-    actual = metrics.confusion_matrix(lazy(y, "array"), lazy(predicted, "array"), sample_weight=given)
+    actual = metrics.confusion_matrix(
+        lazy(y, "array"), lazy(predicted, "array"), sample_weight=given
+    )
     expected = known.confusion_matrix(y, predicted, sample_weight=weights)
     np.testing.assert_allclose(actual, expected, rtol=1e-12)
     assert actual.dtype == (float if kind == "delayed" else expected.dtype)

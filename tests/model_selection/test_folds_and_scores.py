@@ -239,9 +239,7 @@ def test_regressions_are_asked_nothing_of_labels() -> None:
 @pytest.mark.parametrize("scoring", ["neg_log_loss", "neg_brier_score", "d2_log_loss_score",
                                      "d2_brier_score"])  # fmt: skip
 def test_a_fold_without_a_class_is_scored_by_its_probabilities(scoring: str) -> None:
-    found = cross_val_score(
-        LinearClassifier(), lazy(X), lazy(THREE), cv=FOLDS[1:], scoring=scoring
-    )
+    found = cross_val_score(LinearClassifier(), lazy(X), lazy(THREE), cv=FOLDS[1:], scoring=scoring)
     assert np.isfinite(found).all()
 
 

@@ -52,7 +52,9 @@ def given(kind: str) -> tuple[Any, Any]:
         X = X.map_blocks(scipy.sparse.csr_matrix)
     if kind == "list":
         return list(X.to_delayed().ravel()), list(dd.from_pandas(y, npartitions=PARTS).to_delayed())
-    return X, y.to_numpy() if kind == "local y" else da.from_array(y.to_numpy(), chunks=ROWS // PARTS)
+    return X, y.to_numpy() if kind == "local y" else da.from_array(
+        y.to_numpy(), chunks=ROWS // PARTS
+    )
 
 
 @pytest.mark.parametrize(

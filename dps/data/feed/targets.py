@@ -30,7 +30,7 @@ def as_targets(y: Any) -> np.ndarray:
 def positive_code(classes: NDArray[Any] | None) -> int:
     """The code of the class of two that precision and the like are about.
 
-    That of the label 1, as for scikit-learn's scorers, which refuse others; else that of the second.
+    That of the label 1, as for scikit-learn's scorers, which refuse others; else of the second.
 
     Examples
     --------
