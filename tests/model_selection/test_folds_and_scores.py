@@ -117,8 +117,10 @@ def test_scores_of_two_names_are_of_the_second(name: str, where: str) -> None:
     assert search.scoring == name
 
 
-@pytest.mark.parametrize("name", ["f1", "precision", "recall", "average_precision"])
-@pytest.mark.parametrize("kind", ["local", "array", "frame", "list"])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("f1", "local"), ("precision", "array"), ("recall", "frame"), ("average_precision", "list")],
+)
 def test_scores_are_of_the_label_1_where_there_is_one(name: str, kind: str) -> None:
     """As those of scikit-learn's scorers of these names; also where 1 is the first label."""
     y = np.where(X[:, 0] + X[:, 1] > 0.5, 2, 1)
@@ -253,12 +255,14 @@ def test_folds_may_be_drawn_by_any_random_state(seed: Any) -> None:
         PartitionKFold(3.5)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("frame", [False, True])
 @pytest.mark.parametrize(
-    "scoring",
-    ["matthews_corrcoef", "jaccard", make_scorer(fbeta_score, beta=2, pos_label="yes")],
+    ("scoring", "frame"),
+    [
+        ("matthews_corrcoef", True), ("jaccard", False),
+        (make_scorer(fbeta_score, beta=2, pos_label="yes"), True),
+    ],
     ids=["matthews", "jaccard", "made"],
-)
+)  # fmt: skip
 def test_scores_that_are_no_sums_are_those_of_scikit_learn(scoring: Any, frame: bool) -> None:
     """Of labels that are no numbers, for names too."""
     peer = make_scorer(jaccard_score, pos_label="yes") if scoring == "jaccard" else scoring

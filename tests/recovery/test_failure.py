@@ -272,11 +272,16 @@ def test_messages_that_do_not_reach_the_scheduler_are_told_apart(client: Client)
 
 # The worker of rank 0 holds the shards too.
 @pytest.mark.usefixtures("_fits_tell")
-@pytest.mark.parametrize("which", [*slow(0), 1])
-def test_every_fit_goes_on_when_a_worker_is_killed(which: int, client: Client) -> None:
+@pytest.mark.parametrize(
+    ("which", "modes"),
+    [(1, ["sync", "async", dps.Sync(access="stream")]), *slow((0, EVERY_MODE), (1, EVERY_MODE))],
+)
+def test_every_fit_goes_on_when_a_worker_is_killed(
+    which: int, modes: list[Any], client: Client
+) -> None:
     pids = client.run(os.getpid)
     address = sorted(pids)[which]
-    fits = fits_in_every_way(client)
+    fits = fits_in_every_way(client, modes)
     os.kill(pids[address], signal.SIGKILL)
     for fit in fits:
         until(lambda fit=fit: fit.recoveries or fit.error, "it is begun again")  # type: ignore[misc]
