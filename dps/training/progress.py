@@ -47,6 +47,7 @@ class Progress:
     asked_to_end: whether a callback has asked for the fit's end while the state was read after a
         loss.
     failure: where the user's code has failed.
+    interrupted: what ends the fit, whatever fails while it is brought to its end.
     """
 
     def __init__(self, job: Job, events: FitEvents | None) -> None:
@@ -59,6 +60,7 @@ class Progress:
         self.history: list[EpochRecord] = list(job.done)
         self.asked_to_end = False
         self.failure: ReplicaError | None = None
+        self.interrupted: BaseException | None = None
         self.copied: Position | None = None
         self.session: Session | None = None
         self.remote = False

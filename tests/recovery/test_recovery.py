@@ -11,6 +11,7 @@ import threading
 import time
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,6 +30,7 @@ from distributed.core import Status
 from endless import EndlessFit, fits_end_when_told
 from local import local_client
 from losing import ROWS, assert_exact, classifier, kill, killing_after, rows, slow_loss
+from ranks import MODES
 
 import dps
 from dps.cluster.dask.fit import DaskCluster
@@ -725,6 +727,47 @@ def test_a_fit_goes_on_after_so_many_losses(
     with pytest.raises(WorkerLostError, match=r"dps\.max_losses=0"):
         model.fit(*rows())
     assert model.n_iter_ == len(model.history_) >= 2  # of the epochs that were closed
+
+
+FAST_STRIKES = [("sync", "SIGKILL", True), ("async", "SIGSTOP", True)]
+
+
+@pytest.mark.parametrize(
+    ("mode", "how", "of_shard"),
+    [
+        *FAST_STRIKES,
+        *slow(*sorted({*product(MODES, ("SIGKILL", "SIGSTOP"), (True, False))} - {*FAST_STRIKES})),
+    ],
+)
+def test_ctrl_c_counts_though_a_worker_dies_or_freezes(
+    mode: str, how: str, of_shard: bool, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It arrives soon, with what has been learned."""
+    pids, struck, main = client.run(os.getpid), [], threading.get_ident()
+    fetch = Watcher._fetch
+
+    def fetched(self: Watcher) -> bool:
+        ends = fetch(self)
+        if self.progress.closed >= 3 and not struck:
+            (shard,), ranks = self._plan.shards, {rank.worker for rank in self._plan.ranks}
+            struck.extend([shard if of_shard else max(ranks - {shard}), time.monotonic()])
+            os.kill(pids[struck[0]], getattr(signal, how))
+            signal.pthread_kill(main, signal.SIGINT)
+        return ends
+
+    monkeypatch.setattr(Watcher, "_fetch", fetched)
+    model = classifier(client, mode=mode, max_iter=10**6, n_replicas=3)
+    configure(n_shards=1)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            model.fit(*rows())
+        assert time.monotonic() - struck[1] < 20.0  # twice as long as on a machine of its own
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pids[struck[0]], signal.SIGCONT)
+    assert 3 <= model.n_iter_ == len(model.history_) < 10**6
+    assert model.score(*rows()) > 0.6
+    until(lambda: len(client.nthreads()) == 3, "the worker is there again")
 
 
 @pytest.mark.slow

@@ -53,11 +53,14 @@ class Recovery:
             raise WorkerLostError(new[-1].what)
         return new
 
-    def position(self, progress: Progress) -> Position:
-        """The position of a fit whose generation has ended with an error."""
+    def position(self, progress: Progress, seconds: float | None = None) -> Position:
+        """The position of a fit whose generation has ended with an error.
+
+        seconds: that a call may take, if fewer than by default; then no callback is told.
+        """
         if progress.session is not None:
             try:
-                return progress.read_after_death(self._cluster)
+                return progress.read_after_death(self._cluster, seconds, report=seconds is None)
             except (ServerLostError, ClusterError, LookupError) as lost:
                 _log.warning("%s: the client's copy is used", lost)
         return progress.copied or progress.job.position

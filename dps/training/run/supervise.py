@@ -7,6 +7,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from dps.cluster.base import Running, grace
 from dps.errors import (
@@ -36,6 +37,8 @@ _log = logging.getLogger("dps")
 
 _TICK = 0.25  # seconds between looks at a running fit
 _CHECK_EVERY = 0.5  # seconds between questions to the scheduler
+#: Seconds that a worker has for an answer after an interrupt.
+ENDING_SECONDS = 5.0
 _HEAVY = 16 << 20  # bytes of a model whose training memory is given back before it is fetched
 #: Seconds between copies of a fit that the client takes, and the times that one takes in between.
 _COPY_EVERY, _COPY_SHARE = 5.0, 100
@@ -90,6 +93,7 @@ class Watcher:
             ending()
         except (KeyboardInterrupt, NonFiniteError) as error:
             ending()
+            self._hurry(error)
             self._stop()
             self._fetch()
             if not self.progress.history:
@@ -102,6 +106,13 @@ class Watcher:
                 self.progress.copied = None  # files of this host outlive their processes
             self._session.server.rest(self._running.check)
         return self._result(None)
+
+    def _hurry(self, error: BaseException) -> None:
+        """Have an error end the fit whatever else fails; workers have little time to answer."""
+        self.progress.interrupted = error
+        server = self._session.server
+        server = replace(server, timeout=min(server.timeout, ENDING_SECONDS))
+        self._session = self.progress.session = replace(self._session, server=server)
 
     def _stop(self) -> None:
         self._session.stop(self._running.check)
@@ -255,7 +266,8 @@ class Watcher:
             self._raise_first_error()
 
     def _await_replicas(self) -> None:
-        deadline = time.monotonic() + grace()
+        most = math.inf if self.progress.interrupted is None else ENDING_SECONDS
+        deadline = time.monotonic() + min(grace(), most)
         while not self._running.wait(0.1) and time.monotonic() < deadline:
             continue
 

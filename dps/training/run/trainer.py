@@ -32,7 +32,7 @@ from dps.training.run.launch import Launch, cut_rows
 from dps.training.run.loss import Loss
 from dps.training.run.mode_choice import Choosing
 from dps.training.run.recovery import Recovery
-from dps.training.run.supervise import Watcher
+from dps.training.run.supervise import ENDING_SECONDS, Watcher
 
 _log = logging.getLogger("dps")
 
@@ -151,6 +151,9 @@ class _Fit:
     def _after(self, error: BaseException) -> FitResult | None:
         """The consequence of an error: the result, None for another generation, or an error."""
         job, progress = self._job, self._progress
+        if progress.interrupted is not None:  # then all else follows from that, or is too late
+            self._position = self._recovery.position(progress, ENDING_SECONDS)
+            raise progress.interrupted
         if isinstance(error, WindowError) and job.mode.access == "auto" and not job.mode.uses_ring:
             # A host has too little shared memory, as containers often have.
             self._position = self._recovery.position(progress)
