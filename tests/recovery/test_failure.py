@@ -504,6 +504,8 @@ def test_ctrl_c_keeps_the_last_closed_epoch_and_goes_on(
         with pytest.raises(KeyboardInterrupt):
             estimator.fit(X, y)
         assert_nothing_left(client)
+        ends = [event for _, event in client.get_events("dps") if event["kind"] == "stopped"]
+        assert (ends[-1]["reason"], ends[-1]["epochs"]) == ("interrupted", estimator.n_iter_)
     assert estimator.n_iter_ >= 3
     assert len(estimator.history_) == estimator.n_iter_
     assert estimator.score(X.compute(), y.compute()) > 0.8

@@ -67,10 +67,10 @@ class FitEvents:
         shown = [_fields(records[pick]) for pick in picks]
         self._send("epochs", epochs=shown, skipped=len(records) - len(shown))
 
-    def ended(self, result: FitResult) -> None:
-        """The fit has a result, though it may have been cut short."""
+    def ended(self, result: FitResult, where: DPSError | None = None) -> None:
+        """The fit has a result, though it may have been cut short; `where` as of `failed`."""
         if result.error is not None and not isinstance(result.error, KeyboardInterrupt):
-            self.failed(result.error)
+            self.failed(result.error, where)
             return
         last = result.history[-1]
         by_rule = "converged" if last.converged else "max_iter"

@@ -96,8 +96,8 @@ class _Fit:
             result = self._generation(ending)
         losses = tuple(self._recovery.losses)
         result = replace(result, losses=losses, chosen=self._choosing.said)
-        if self._events is not None and result.error is None:  # of an error it has been said
-            self._events.ended(result)
+        if self._events is not None:
+            self._events.ended(result, self._progress.failure)
         return result
 
     def _generation(self, ending: Callable[[], None]) -> FitResult | None:
@@ -110,10 +110,14 @@ class _Fit:
             try:
                 return self._after(error)
             except BaseException as final:
-                self._fail(final)
-                if self._plan is None or not self._job.done:
-                    raise
-                return replace(_ended(self._job, self._plan), error=final)
+                if self._plan is not None:  # before the end is reported, which is the last event
+                    position = self._position or self._recovery.last_known(final, self._progress)
+                    self._job = replace(self._job, position=position)
+                    if self._job.done:
+                        return replace(_ended(self._job, self._plan), error=final)
+                if self._events is not None:
+                    self._events.failed(final, self._progress.failure)
+                raise
 
     def _train(self, ending: Callable[[], None]) -> FitResult | None:
         """Plan, begin and watch a generation; None: it has given way to another one."""
@@ -173,14 +177,6 @@ class _Fit:
         )
         self._job = self._choosing.first(job)
         return None
-
-    def _fail(self, error: BaseException) -> None:
-        """Note where the fit has ended, and report it."""
-        if self._plan is not None:  # before the end is reported, which is the last event
-            position = self._position or self._recovery.last_known(error, self._progress)
-            self._job = replace(self._job, position=position)
-        if self._events is not None:
-            self._events.failed(error, self._progress.failure)
 
     def _report(self, losses: Iterable[Loss]) -> None:
         for loss in losses:
