@@ -79,7 +79,8 @@ def write_directory(path: PathLike, content: object, arrays: Mapping[str, np.nda
     write_file(fs, root, MANIFEST, [text.encode()])
     # Other files may belong to another writer, whose manifest is on its way.
     if before in found and before != kept:
-        fs.rm_file(f"{root}/{before}")
+        with contextlib.suppress(FileNotFoundError):  # another writer has replaced it, too
+            fs.rm_file(f"{root}/{before}")
 
 
 def read_directory(path: PathLike) -> tuple[Any, dict[str, np.ndarray]]:

@@ -160,6 +160,12 @@ class RecordReader:
 
         Raises ValueError: it is no record, or not as one of its kind is.
         """
+        try:
+            return self._value(record, path)
+        except RecursionError:
+            raise ValueError(f"{path[:80]} is nested too deeply") from None
+
+    def _value(self, record: Any, path: str) -> Any:
         if record is None or isinstance(record, bool | int | float | str):
             return record
         if isinstance(record, list):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
@@ -116,18 +116,27 @@ def merged(
                 return _some(results_of(tasks, found))[0]
 
 
-def _some(looked: Sequence[Any]) -> list[Any]:
+class _Looked(NamedTuple):
+    value: Any
+    weighs: bool  # whether a row has a weight
+
+
+def _some(looked: Sequence[_Looked | None]) -> list[Any]:
     found = [each for each in looked if each is not None]
     if not found:
         raise ValueError(
             "Found array with 0 sample(s): y_true has no rows, a minimum of 1 is required."
         )
-    return found
+    if not any(each.weighs for each in found):  # as scikit-learn has it
+        raise ValueError("Sample weights must contain at least one non-zero number.")
+    return [each.value for each in found]
 
 
-def _join(merge: Callable[[Sequence[Any]], Any], parts: Sequence[Any]) -> Any:
+def _join(merge: Callable[[Sequence[Any]], Any], parts: Sequence[_Looked | None]) -> _Looked | None:
     found = [part for part in parts if part is not None]
-    return merge(found) if found else None
+    if not found:
+        return None
+    return _Looked(merge([each.value for each in found]), any(each.weighs for each in found))
 
 
 def _tasks(
@@ -159,7 +168,7 @@ def _look(
     predicted: Any,
     y: Any,
     weight: VectorLike | None,
-) -> Any:
+) -> _Looked | None:
     """Apply a function to one partition; None for one without rows, which has any dtype."""
     place = f" in partition {number}"
     predicted, y = as_targets(predicted), as_targets(y)
@@ -176,7 +185,7 @@ def _look(
         return None
     check_numbers(weights, "sample_weight", place)
     check(predicted, y, place)
-    return function(predicted, y, weights)
+    return _Looked(function(predicted, y, weights), bool(weights.any()))
 
 
 def same_shape(predicted: np.ndarray, y: np.ndarray) -> None:

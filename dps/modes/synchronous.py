@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from dps.server.shard import ChannelKind
 
 _LATE = ("drop", "add")
+_MOST_WITH_BACKUPS = 4095  # replicas; `backups.pyx` counts gradients in 12 bits
 
 
 @dataclass(frozen=True, repr=False)
@@ -113,6 +114,11 @@ class Sync(PausingMode):
             raise ValueError(
                 f"backups={self.backups} leaves none of {n_replicas} replicas to wait for: use "
                 "fewer backups, or a larger n_replicas"
+            )
+        if self.backups and n_replicas > _MOST_WITH_BACKUPS:
+            raise ValueError(
+                f"backups={self.backups} counts up to {_MOST_WITH_BACKUPS:,} replicas, and there "
+                f"are {n_replicas:,}: use a smaller n_replicas, or no backups"
             )
         return n_replicas - self.backups if self.backups else 0
 

@@ -184,7 +184,7 @@ class Services:
         )
         with self._lock:
             self._served[wire] = who, thread
-        thread.start()
+            thread.start()  # before `join` can see it
         if self._closed:  # meanwhile
             wire.shut()
 

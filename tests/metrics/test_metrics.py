@@ -223,6 +223,19 @@ def test_a_confusion_matrix_has_the_weights_of_any_container(kind: str, dtype: A
     assert actual.dtype == (float if kind == "delayed" else expected.dtype)
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["mean_squared_error", "r2_score", "mean_poisson_deviance", "d2_absolute_error_score",
+     "accuracy_score", "roc_auc_score", "log_loss", "average_precision_score"],
+)  # fmt: skip
+def test_rows_without_any_weight_have_no_score(name: str) -> None:
+    y: Any = np.arange(ROWS) % 2
+    predicted: Any = y if name == "accuracy_score" else np.linspace(0.1, 0.9, ROWS)
+    y, predicted, weight = (lazy(each, "array") for each in (y, predicted, np.zeros(ROWS)))
+    with pytest.raises(ValueError, match="Sample weights must contain at least one non-zero"):
+        getattr(metrics, name)(y, predicted, sample_weight=weight)
+
+
 @pytest.mark.skipif(SKLEARN < (1, 8), reason="of scikit-learn 1.8")
 def test_scores_of_several_classes() -> None:
     rng = np.random.default_rng(3)

@@ -299,6 +299,9 @@ def test_what_makes_no_sense_is_refused() -> None:
         Sync(late_gradients="wait")
     with pytest.raises(ValueError, match="backups=2 leaves none of 2 replicas to wait for"):
         fitted(Sync(backups=2), X, y, n_replicas=2)
+    assert Sync(backups=1).quorum(4095) == 4094
+    with pytest.raises(ValueError, match="backups=1 counts up to 4,095 replicas"):
+        Sync(backups=1).quorum(4096)
     with pytest.raises(ValueError, match=r"not possible with mode=Sync\(.*backups=1"):
         fitted(Sync(backups=1), X, y, optimizer="lbfgs", batch_size="auto")
 

@@ -43,6 +43,7 @@ from dps.errors import (
     StalledError,
     TableFullError,
 )
+from dps.files import directories
 from dps.files.directories import read_directory, write_directory
 from dps.modes import Async
 from dps.optimizers import SGD, Adagrad, Adam, Constant, Momentum, Optimizer
@@ -598,6 +599,37 @@ def test_a_forged_file_is_refused_or_loads(forged: Any, tmp_path: Path) -> None:
         except ValueError:
             pass
     assert loaded < number / 5  # such as another learning rate
+
+
+def test_a_file_that_is_nested_deeply_is_damaged(tmp_path: Path) -> None:
+    with dps.ParameterServer({"w": np.ones(2)}) as server:
+        server.save(tmp_path / "saved")
+    content, arrays = read_directory(tmp_path / "saved")
+    nested: Any = 1
+    for _ in range(700):
+        nested = [nested]
+    write_directory(tmp_path / "forged", {**content, "notes": nested}, arrays)
+    with pytest.raises(ValueError, match="nested too deeply"):
+        dps.ParameterServer.load(tmp_path / "forged")
+
+
+def test_two_that_replace_a_state_at_once_both_succeed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_directory(tmp_path / "saved", {"state": 0}, {"w": np.zeros(2)})
+    (older,) = (tmp_path / "saved").glob("*.safetensors")
+    replaced = directories._replace
+
+    def beaten(one: Any, other: Any) -> None:
+        replaced(one, other)
+        if str(other).endswith("manifest.json"):  # by one that has read the older manifest, too
+            older.unlink()
+
+    monkeypatch.setattr(directories, "_replace", beaten)
+    write_directory(tmp_path / "saved", {"state": 1}, {"w": np.ones(2)})
+    content, arrays = read_directory(tmp_path / "saved")
+    assert content == {"state": 1}
+    assert arrays["w"].tolist() == [1.0, 1.0]
 
 
 @pytest.mark.parametrize(
