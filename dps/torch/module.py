@@ -43,10 +43,17 @@ def layout_of(module: nn.Module) -> Layout:
     """Tensors of a module: the parameters that are trained, then its buffers.
 
     Raises TypeError, ValueError: parameters are of several dtypes, of none that dps trains, or
-    there are none.
+    there are none; or they are a scripted module's.
     """
     trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
     name = type(module).__name__
+    for path, part in module.named_modules():
+        if isinstance(part, torch.jit.ScriptModule) and any(True for _ in part.parameters()):
+            raise TypeError(
+                f"{f'{path!r} of {name}' if path else name} is a scripted or traced module, whose "
+                "parameters would not be trained: train the module it was made of, and script "
+                "module_ after the fit"
+            )
     if any(isinstance(p, nn.parameter.UninitializedTensorMixin) for p in trained.values()):
         raise ValueError(
             f"{name} has parameters without a shape yet: call it once on a batch of rows"

@@ -531,3 +531,56 @@ def test_a_function_that_makes_a_module_gets_the_shape_of_rows():
         ValueError, match=r"rows of the shape \(6, 5\): a model that takes 'sparse'"
     ):
         TorchClassifier(make, takes="sparse").fit(X, y)
+
+
+class Holds(nn.Module):
+    def __init__(self, n_features: int, n_outputs: int) -> None:
+        super().__init__()
+        self.inner = torch.jit.script(plain(n_features, n_outputs))
+
+    def forward(self, x: Any) -> Any:
+        return self.inner(x)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda a, k: torch.jit.script(plain(a, k)),
+        lambda a, k: torch.jit.trace(plain(a, k), torch.zeros(2, a)),
+        Holds,
+    ],
+    ids=["scripted", "traced", "holds one"],
+)
+def test_modules_whose_parameters_would_not_be_trained_are_refused(make: Any) -> None:
+    X, y = example(100)
+    for given in (make, make(6, 3)):
+        with pytest.raises(TypeError, match="is a scripted or traced module"):
+            TorchClassifier(given, max_iter=1).fit(X, y)
+
+
+class Logs(nn.Module):
+    def __init__(self, n_features: int, n_outputs: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(n_features, n_outputs)
+
+    def forward(self, x: Any) -> Any:
+        return self.linear(torch.log(x))
+
+
+@pytest.mark.parametrize("kind", [TorchClassifier, TorchRegressor])
+def test_outputs_that_are_no_numbers_are_errors_of_their_rows(kind: Any) -> None:
+    X = np.abs(example(200)[0]) + np.float32(0.1)
+    model = kind(Logs, max_iter=2, tol=None, random_state=0).fit(X, np.arange(200) % 2)
+    for value, said in ((-1.0, "nan"), (0.0, "nan|inf")):
+        odd = X[:9].copy()
+        odd[7, 1] = value
+        said = f"output is -?({said}) for 1 of {{}} rows of X{{}}, the first in row {{}}"
+        methods = ["predict", *(["predict_proba"] if kind is TorchClassifier else [])]
+        for method in methods:
+            with pytest.raises(dps.errors.NonFiniteError, match=said.format(9, "", 7)):
+                getattr(model, method)(odd)
+            lazy = getattr(model, method)(da.from_array(odd, chunks=(5, 6)))
+            with pytest.raises(dps.errors.NonFiniteError, match=said.format(4, ".*", 2)):
+                lazy.compute(scheduler="sync")
+    assert np.isfinite(model.score(X, np.arange(200) % 2))

@@ -22,6 +22,7 @@ from dps.data.collections.parts import Parts, blocks_of
 from dps.data.collections.sealed import identity, sealed
 from dps.data.feed.blocks import as_rows, features_of
 from dps.data.survey.defects import defect_of_features, defect_of_structure, gaps_message, places
+from dps.errors import NonFiniteError
 from dps.estimators.predict.tables import TablePredictor
 
 if TYPE_CHECKING:
@@ -153,6 +154,7 @@ class RawPredictor:
                 X = self._filled(X, gaps, place)
                 _refuse(defect_of_features(X), place)
                 raw = self.raw(X)
+            _refuse_outputs(raw, bounded, place)
         return self.finish(raw)
 
     def _filled(self, X: Any, gaps: NDArray[np.bool_], place: str) -> Any:
@@ -189,7 +191,7 @@ class RawPredictor:
 
     def example(self, like: Any) -> np.ndarray:
         """Predictions of a row of zeros, with the dtype of all predictions."""
-        return self(np.zeros((1, self.raw.n_features), _dtype_of(like)))
+        return self.finish(self.raw(np.zeros((1, self.raw.n_features), _dtype_of(like))))
 
 
 @dataclass(frozen=True, eq=False)
@@ -290,6 +292,22 @@ def _refuse(defect: str | None, place: str) -> None:
     """Raise if something is wrong."""
     if defect is not None:
         raise ValueError(defect.replace("{place}", place))
+
+
+def _refuse_outputs(raw: NDArray[np.floating], bounded: bool, place: str) -> None:
+    """Raise if finite rows have outputs of which nothing can be predicted.
+
+    bounded: whether infinity is such an output; a linear model's sum may overflow.
+    Raises NonFiniteError: which rows, and what.
+    """
+    lost = ~np.isfinite(raw) if bounded else np.isnan(raw)
+    odd = np.flatnonzero(lost.reshape(len(raw), -1).any(axis=1))
+    if len(odd):
+        raise NonFiniteError(
+            f"the model's output is {raw[lost][0]} for {len(odd):,} of {len(raw):,} rows of "
+            f"X{place}, the first in row {odd[0]}, though these are finite: does the model divide, "
+            "or take a logarithm?"
+        )
 
 
 def _predict_part(part: Any, predict: Predictor, number: int) -> np.ndarray:
