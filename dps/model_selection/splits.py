@@ -101,8 +101,9 @@ def _numbers(given: object, n_rows: int, where: str) -> NDArray[np.int64]:
 
 
 def asks_for_labels(cv: Splitting | None) -> bool:
-    """True if a splitter of scikit-learn's deals rows out by their labels."""
-    return hasattr(cv, "split") and "Stratified" in type(cv).__name__
+    """True if a splitter deals rows out by their labels, or may, as it is not scikit-learn's."""
+    known = type(cv).__module__.startswith("sklearn.")
+    return hasattr(cv, "split") and (not known or "Stratified" in type(cv).__name__)
 
 
 def splits_of(

@@ -175,5 +175,5 @@ def test_a_score_takes_a_few_numbers_of_each_partition(
     assert model.score(*given) == pytest.approx(expected)
     (sums,) = gathered
     assert len(sums) == 3
-    assert all(np.size(value) == 1 for values in sums for value in values)
-    assert {len(values) for values in sums} <= {2, 5}
+    assert all(np.size(value) == 1 for values, _ in sums for value in values)
+    assert {len(values) for values, _ in sums} <= {2, 5}

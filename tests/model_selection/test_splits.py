@@ -197,6 +197,25 @@ def test_without_shuffling_the_last_rows_are_scored_on(kind: str, sizes: Any) ->
         assert_array_equal(made, rows)
 
 
+class Balanced:
+    """A splitter of someone's own, which reads labels."""
+
+    def split(self, X: Any, y: Any, groups: Any = None) -> Any:
+        places = np.argsort(y, kind="stable")
+        for fold in range(2):
+            yield np.sort(places[1 - fold :: 2]), np.sort(places[fold::2])
+
+    def get_n_splits(self, *given: Any) -> int:
+        return 2
+
+
+@pytest.mark.parametrize("kind", ["array", "frame"])
+def test_a_splitter_of_ones_own_may_read_labels(kind: str) -> None:
+    expected = sklearn.model_selection.cross_val_score(MODEL, X, Y, cv=Balanced())
+    found = cross_val_score(MODEL, lazy(X, kind), lazy(Y, kind), cv=Balanced())
+    assert_allclose(found, expected, rtol=1e-6)
+
+
 def test_what_cannot_be_split_is_said() -> None:
     frame = lazy(X, "frame")
     with pytest.raises(ValueError, match="known lengths"):

@@ -230,11 +230,23 @@ class DistributedEstimator(Trainable):
             outer, nested, rest = name.partition("__")
             if nested and outer in _CONFIGURED and hasattr(self, outer):
                 inner.setdefault(outer, {})[rest] = params.pop(name)
+            elif (
+                nested
+                and outer == "encoder"
+                and isinstance(params.get(outer, getattr(self, outer, None)), str)
+            ):
+                raise ValueError(
+                    f"encoder='auto' has no parameter {rest!r}: set encoder=FrameEncoder()"
+                )
         super().set_params(**params)
         for outer, given in inner.items():
             value = getattr(self, outer)
             if isinstance(value, str) and outer == "loss":
                 value = self._loss()
+            elif value == "auto" and outer == "optimizer":
+                raise ValueError(
+                    f"optimizer='auto' has no parameter {min(given)!r}: set the optimizer's name"
+                )
             elif isinstance(value, str) and outer == "optimizer":
                 value = get_optimizer(value)
             elif isinstance(value, str) and outer == "mode":
