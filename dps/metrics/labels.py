@@ -206,7 +206,7 @@ def confusion_matrix(
 
 
 def _are_whole(weight: VectorLike | None) -> bool:
-    """True if weights are of a dtype of whole numbers, or all are 1."""
+    """True if weights have an integer or boolean dtype, or there are none."""
     if weight is None:
         return True
     if (dtype := getattr(weight, "dtype", None)) is None and not is_dask(weight):

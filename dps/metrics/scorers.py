@@ -170,7 +170,7 @@ class _Gathered(Scorer):
         return next((name for name in names if hasattr(estimator, name)), names[0])
 
     def check(self, labels: np.ndarray) -> None:
-        """Raise if it cannot score such labels; what is asked only of those with a name."""
+        """Raise if it cannot score such labels. A function of the user is not called for that."""
         if self.name in get_scorer_names():
             super().check(labels)
 
@@ -199,7 +199,7 @@ class _Gathered(Scorer):
 
 
 def _gathered(client: Any, *values: Any) -> list[Any]:
-    """Arrays of lazy values, computed together; what is local stays."""
+    """Arrays of lazy values, computed together; local values are returned as they are."""
     import dask
 
     array = dask.delayed(sealed(np.asarray), pure=True)
@@ -363,7 +363,7 @@ def gathering(scorer: Any, name: str | None = None) -> Scorer:
 
 
 def get_scorer_names() -> list[str]:
-    """Names that `get_scorer` knows, sorted: those of scikit-learn.
+    """All names of scikit-learn's scorers, sorted.
 
     Most are computed where data lies. For others the predictions of all rows come to this process.
     """

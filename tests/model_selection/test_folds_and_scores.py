@@ -122,7 +122,7 @@ def test_scores_of_two_names_are_of_the_second(name: str, where: str) -> None:
     [("f1", "local"), ("precision", "array"), ("recall", "frame"), ("average_precision", "list")],
 )
 def test_scores_are_of_the_label_1_where_there_is_one(name: str, kind: str) -> None:
-    """As those of scikit-learn's scorers of these names; also where 1 is the first label."""
+    """As scikit-learn's scorers of these names do, also where 1 is the first label."""
     y = np.where(X[:, 0] + X[:, 1] > 0.5, 2, 1)
     cv: Any = PartitionKFold(5, by="partitions")
     expected = sklearn.model_selection.cross_val_score(

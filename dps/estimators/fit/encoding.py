@@ -90,7 +90,7 @@ def encoding_for(
             )
         return Encoding(clone(estimator.encoder), fitted=False)
     if not is_frame(X):
-        # Coefficients of an array are those of its columns: no indicators.
+        # An array has as many coefficients as columns, so there are no indicators.
         return Encoding(FrameEncoder(missing="mean"), fitted=False) if gaps else None
     if not (
         gaps

@@ -56,7 +56,7 @@ class Recovery:
     def position(self, progress: Progress, seconds: float | None = None) -> Position:
         """The position of a fit whose generation has ended with an error.
 
-        seconds: that a call may take, if fewer than by default; then no callback is told.
+        seconds: that a call may take, if fewer than by default; then no callback runs.
         """
         if progress.session is not None:
             try:
