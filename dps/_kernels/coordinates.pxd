@@ -11,9 +11,14 @@ cdef class Standardised(Coordinates):
     cdef readonly object scale
     cdef const double* _mean
     cdef const double* _scale
+    cdef const double* _mix
+    cdef const double* _unmix
+    cdef double* _room
+    cdef object _arrays
     cdef double scale_0
     cdef Py_ssize_t n_features
     cdef Py_ssize_t n_outputs
     cdef bint intercept
 
     cdef void _shift(self, const double* coef, double* out) noexcept nogil
+    cdef void _mixed(self, const double* by, const double* x, double* out) noexcept nogil

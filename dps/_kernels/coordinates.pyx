@@ -1,5 +1,5 @@
 """Coordinates in which a search takes its steps: the parameters themselves, or those of features
-that vary alike.
+that vary alike and independently.
 
 The model, its penalty and its parameters stay on the user's scale. All in double.
 """
@@ -12,6 +12,7 @@ from dps._kernels.checks cimport vector_of
 
 cdef extern from "vectors.h" nogil:
     double dps_dot(const double* a, const double* b, Py_ssize_t n) noexcept
+    void dps_add_scaled(double* out, const double* x, double by, Py_ssize_t n) noexcept
 
 
 cdef const double* _numbers(str name, array, Py_ssize_t n) except? NULL:
@@ -62,23 +63,35 @@ cdef class Coordinates:
 
 
 cdef class Standardised(Coordinates):
-    """The point u with ``coef = u / scale`` and ``intercept = u_0 / scale_0 - mean . coef``.
+    """The point u with ``coef = mix @ u / scale`` and ``intercept = u_0 / scale_0 - mean . coef``.
 
-    These are the coefficients of the features ``(x - mean) / scale``; no row is touched.
+    These are the coefficients of the features ``mix @ ((x - mean) / scale)``; no row is touched.
+    Used by one thread at a time.
 
     mean: (n_features,) float64 array, zeros without an intercept.
     scale: (n_features,) float64 array, not zero.
     scale_0: not zero.
     intercept: whether there is one: the last `n_outputs` parameters.
+    mix, unmix: (n_features, n_features) float64 arrays, symmetric, each the inverse of the other;
+        None: features are not mixed.
     """
 
-    def __init__(self, mean, scale, double scale_0, Py_ssize_t n_outputs, bint intercept):
+    def __init__(
+        self, mean, scale, double scale_0, Py_ssize_t n_outputs, bint intercept, mix=None,
+        unmix=None,
+    ):
         cdef Py_ssize_t n_features = len(mean)
         if n_outputs < 1:
             raise ValueError(f"a model has one output at least, got {n_outputs}")
         super().__init__((n_features + intercept) * n_outputs)
         self._mean = _numbers("mean", mean, n_features)
         self._scale = _numbers("scale", scale, n_features)
+        self._mix = self._unmix = self._room = NULL
+        self._arrays = [mix, unmix, np.empty(max(1, n_features * n_outputs))]
+        if mix is not None:
+            self._mix = _numbers("mix", np.ravel(mix), n_features * n_features)
+            self._unmix = _numbers("unmix", np.ravel(unmix), n_features * n_features)
+            self._room = <double*> <uintptr_t> self._arrays[2].ctypes.data
         self.mean, self.scale = mean, scale
         self.scale_0 = scale_0
         self.n_features = n_features
@@ -87,9 +100,13 @@ cdef class Standardised(Coordinates):
 
     cdef void to_params(self, const double* point, double* out) noexcept nogil:
         cdef Py_ssize_t f, j, k = self.n_outputs, at = self.n_features * k
+        cdef const double* coef = point
+        if self._mix is not NULL:
+            self._mixed(self._mix, point, self._room)
+            coef = self._room
         for f in range(self.n_features):
             for j in range(k):
-                out[f * k + j] = point[f * k + j] / self._scale[f]
+                out[f * k + j] = coef[f * k + j] / self._scale[f]
         if self.intercept:
             self._shift(out, out + at)
             for j in range(k):
@@ -97,9 +114,12 @@ cdef class Standardised(Coordinates):
 
     cdef void to_point(self, const double* params, double* out) noexcept nogil:
         cdef Py_ssize_t f, j, k = self.n_outputs, at = self.n_features * k
+        cdef double* coef = out if self._unmix is NULL else self._room
         for f in range(self.n_features):
             for j in range(k):
-                out[f * k + j] = params[f * k + j] * self._scale[f]
+                coef[f * k + j] = params[f * k + j] * self._scale[f]
+        if self._unmix is not NULL:
+            self._mixed(self._unmix, coef, out)
         if self.intercept:
             self._shift(params, out + at)
             for j in range(k):
@@ -107,16 +127,30 @@ cdef class Standardised(Coordinates):
 
     cdef void to_gradient(self, const double* gradient, double* out) noexcept nogil:
         cdef Py_ssize_t f, j, k = self.n_outputs, at = self.n_features * k
+        cdef double* slope = out if self._mix is NULL else self._room
         cdef double value
         for f in range(self.n_features):
             for j in range(k):
                 value = gradient[f * k + j]
                 if self.intercept:
                     value -= self._mean[f] * gradient[at + j]
-                out[f * k + j] = value / self._scale[f]
+                slope[f * k + j] = value / self._scale[f]
+        if self._mix is not NULL:
+            self._mixed(self._mix, slope, out)
         if self.intercept:
             for j in range(k):
                 out[at + j] = gradient[at + j] / self.scale_0
+
+    cdef void _mixed(self, const double* by, const double* x, double* out) noexcept nogil:
+        """Multiply a symmetric matrix by the coefficients of all outputs."""
+        cdef Py_ssize_t f, g, k = self.n_outputs, n = self.n_features
+        for f in range(n):
+            if k == 1:
+                out[f] = dps_dot(by + f * n, x, n)
+                continue
+            memset(out + f * k, 0, k * sizeof(double))
+            for g in range(n):
+                dps_add_scaled(out + f * k, x + g * k, by[f * n + g], k)
 
     cdef void _shift(self, const double* coef, double* out) noexcept nogil:
         """The part of each output that comes from the means of the features."""

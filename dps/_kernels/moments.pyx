@@ -1,11 +1,11 @@
-"""Weighted sums of the columns of some rows, and of their squares, about a centre.
+"""Weighted sums of the columns of some rows, of their squares and products, about a centre.
 
 Owns how the spread of features is measured, in double whatever the rows' type. It must not know
 which rows those are, or what the spread is for.
 """
 from cython cimport floating
 from libc.stdint cimport int64_t
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 
 import numpy as np
 
@@ -14,38 +14,69 @@ from dps._kernels.gather cimport fill_rows
 from dps._kernels.rows cimport COLUMNS, CSR, CSR_WIDE, DENSE, BlockRows, Rows
 
 
+cdef extern from "vectors.h" nogil:
+    void dps_add_scaled(double* out, const double* x, double by, Py_ssize_t n) noexcept
+
 cdef extern from *:
     """
     #define dps_prefetch(p) __builtin_prefetch(p, 0, 3)
+
+    #define DPS_ADD_MOMENTS(T)                                                                   \\
+        DPS_CLONES static void dps_add_moments_##T(                                              \\
+            const T *restrict x, const double *restrict centre, double w,                        \\
+            double *restrict sums, double *restrict squares, ptrdiff_t n)                        \\
+        {                                                                                        \\
+            for (ptrdiff_t j = 0; j < n; j++) {                                                  \\
+                double value = x[j] - centre[j];                                                 \\
+                sums[j] += w * value;                                                            \\
+                squares[j] += w * (value * value);                                               \\
+            }                                                                                    \\
+        }
+    DPS_ADD_MOMENTS(float)
+    DPS_ADD_MOMENTS(double)
     """
+    void dps_add_moments_float(
+        const float* x, const double* centre, double w, double* sums, double* squares, Py_ssize_t n
+    ) noexcept nogil
+    void dps_add_moments_double(
+        const double* x, const double* centre, double w, double* sums, double* squares,
+        Py_ssize_t n
+    ) noexcept nogil
     void dps_prefetch(const void* p) noexcept nogil
 
 cdef enum:
     AHEAD = 16      # rows after which one that is asked for now is at work
+    TOGETHER = 8    # rows whose products are added together
+
+
+cdef const floating* _dense_row(
+    const Rows* rows, const int64_t* order, Py_ssize_t i, floating* room
+) noexcept nogil:
+    """Row ``order[i]``, in ``room`` unless its values lie side by side."""
+    if rows.kind == DENSE:
+        return <const floating*> rows.values + order[i] * rows.stride
+    if rows.kind == COLUMNS:
+        fill_rows(rows.columns, rows.n_features, order, i, 1, room)
+    else:
+        memcpy(room, rows.values + order[i] * rows.stride, rows.n_features * sizeof(floating))
+    return room
 
 
 cdef void _dense(
     const Rows* rows, const int64_t* order, Py_ssize_t m, const double* centre, double* sums,
     double* squares, floating* room,
 ) noexcept nogil:
-    cdef Py_ssize_t i, j, f = rows.n_features
+    cdef Py_ssize_t i, f = rows.n_features
     cdef const floating* weight = <const floating*> rows.weight
     cdef const floating* x
-    cdef double w, value
+    cdef double w
     for i in range(m):
-        if rows.kind == DENSE:
-            x = <const floating*> rows.values + order[i] * rows.stride
-        else:
-            if rows.kind == COLUMNS:
-                fill_rows(rows.columns, f, order, i, 1, room)
-            else:
-                memcpy(room, rows.values + order[i] * rows.stride, f * sizeof(floating))
-            x = room
+        x = _dense_row(rows, order, i, room)
         w = weight[order[i]] if weight is not NULL else 1
-        for j in range(f):
-            value = x[j] - centre[j]
-            sums[j] += w * value
-            squares[j] += w * (value * value)
+        if floating is float:
+            dps_add_moments_float(x, centre, w, sums, squares, f)
+        else:
+            dps_add_moments_double(x, centre, w, sums, squares, f)
 
 
 cdef void _sparse(
@@ -132,4 +163,91 @@ def column_moments(
             _any(
                 &block.rows, &order[0], order.shape[0], &middle[0], &sums[0], &squares[0],
                 present, &room[0], <double> 0,
+            )
+
+
+cdef void _spread_out(
+    const floating* data, const index_t* indices, const index_t* indptr, int64_t row,
+    Py_ssize_t f, double* out,
+) noexcept nogil:
+    cdef Py_ssize_t p
+    memset(out, 0, f * sizeof(double))
+    for p in range(indptr[row], indptr[row + 1]):
+        out[indices[p]] += data[p]
+
+
+cdef void _row(
+    const Rows* rows, const int64_t* order, Py_ssize_t i, double* out, floating* room
+) noexcept nogil:
+    """Put row ``order[i]`` into ``out``, with zeros where it stores nothing."""
+    cdef Py_ssize_t j, f = rows.n_features
+    cdef const floating* data = <const floating*> rows.values
+    if rows.kind == CSR:
+        _spread_out(data, <const int*> rows.indices, <const int*> rows.indptr, order[i], f, out)
+    elif rows.kind == CSR_WIDE:
+        _spread_out(
+            data, <const int64_t*> rows.indices, <const int64_t*> rows.indptr, order[i], f, out
+        )
+    else:
+        data = _dense_row(rows, order, i, room)
+        for j in range(f):
+            out[j] = data[j]
+
+
+cdef void _products(
+    const Rows* rows, const int64_t* order, Py_ssize_t m, const double* centre,
+    const double* scale, double* out, double* some, floating* room,
+) noexcept nogil:
+    """``some`` has room for `TOGETHER` rows, so that a row of ``out`` is fetched once for all."""
+    cdef Py_ssize_t j, r, count, i = 0, f = rows.n_features
+    cdef const floating* weight = <const floating*> rows.weight
+    cdef double w[TOGETHER]
+    cdef double* row
+    while i < m:
+        count = min(<Py_ssize_t> TOGETHER, m - i)
+        for r in range(count):
+            w[r] = weight[order[i + r]] if weight is not NULL else 1
+            row = some + r * f
+            _row(rows, order, i + r, row, room)
+            for j in range(f):
+                row[j] = (row[j] - centre[j]) / scale[j]
+        for j in range(f):
+            for r in range(count):
+                row = some + r * f
+                if row[j] != 0:
+                    dps_add_scaled(out + j * f, row, w[r] * row[j], j + 1)
+        i += count
+
+
+def column_products(
+    BlockRows block, const int64_t[::1] order, const double[::1] centre, const double[::1] scale,
+    double[:, ::1] products,
+):
+    """Add the weighted products of columns ``(x - centre) / scale`` over rows `order`.
+
+    `centre` and `scale` are (n_features,), `products` is (n_features, n_features), in double, of
+    which the lower triangle is written.
+    """
+    cdef Py_ssize_t f = block.rows.n_features
+    cdef double[::1] some = np.empty(max(1, TOGETHER * f))
+    cdef double[::1] room = np.empty(max(1, f))
+    for name, size in (
+        ("centre", centre.shape[0]), ("scale", scale.shape[0]), ("products", products.shape[0]),
+        ("a row of products", products.shape[1]),
+    ):
+        same_length(name, size, f)
+    if order.shape[0] == 0 or f == 0:
+        return
+    if DPS_DEBUG:
+        indices_below("order", &order[0], order.shape[0], block.rows.length)
+    with nogil:
+        if block.rows.single:
+            _products(
+                &block.rows, &order[0], order.shape[0], &centre[0], &scale[0], &products[0, 0],
+                &some[0], <float*> &room[0],
+            )
+        else:
+            _products(
+                &block.rows, &order[0], order.shape[0], &centre[0], &scale[0], &products[0, 0],
+                &some[0], &room[0],
             )

@@ -101,7 +101,9 @@ class WithFeatures(Protocol):
 
     n_features: int
 
-    def standardised(self, mean: Any, variance: Any, l2: Any, width: float = 0.0) -> Coordinates:
+    def standardised(
+        self, mean: Any, variance: Any, l2: Any, width: float = 0.0, products: Any = None
+    ) -> Coordinates:
         """Return coordinates in which an objective with such features curves alike."""
 
 

@@ -13,9 +13,18 @@ from dps._checks import count, floats
 from dps._kernels.coordinates import Standardised
 from dps._kernels.linear_gradient import LinearGradient
 from dps._native import written_in_python
-from dps.losses import Loss
+from dps.losses import Loss, SquaredError
 from dps.models.base import CSRRows, Rows
 from dps.models.layout import Layout, Tensor
+
+#: The power of the dtype's rounding that is taken for the least share of a curvature. Steps along
+#: collinear features, where gradients are rounding, are as long as that over this share.
+_ROUNDING = 0.75
+#: A loss curves less than its bend where rows are predicted well; a penalty does not. So it counts
+#: as much more: its directions are then not the steep ones, in which rounding errors would grow.
+_SURE = 4
+#: Features whose curvatures differ by less than such a factor are not mixed.
+_ALIKE = 2.0
 
 
 class LinearModel:
@@ -183,7 +192,9 @@ class LinearModel:
             coef *= self.scale[:, None]
         return moved
 
-    def standardised(self, mean: Any, variance: Any, l2: Any, width: float = 0.0) -> Standardised:
+    def standardised(
+        self, mean: Any, variance: Any, l2: Any, width: float = 0.0, products: Any = None
+    ) -> Standardised:
         """Return coordinates in which the objective curves by about one in all directions.
 
         The penalty curves it as that much more variance of a feature would. A feature
@@ -191,25 +202,51 @@ class LinearModel:
 
         mean, variance: ndarray of shape (n_features,), of the features as they are.
         width: width of the parabolas in place of the loss's kinks; 0: it has none.
+        products: ndarray of shape (n_features, n_features), the mean products of the features in
+            standard deviations from their means, over some rows; None: taken as independent.
         """
         bend = 1 / width if width else self.loss.bend
         # The rounding error of a constant feature is no variance.
         rounding = 64 * float(np.finfo(self.dtype).eps)
         variance = np.where(variance > (rounding * mean) ** 2, variance, 0.0)
-        if not self.fit_intercept:  # nothing takes the means up
-            variance = variance + mean**2
-            mean = np.zeros_like(mean)
-        elif self.centre is not None:
-            mean = mean - self.centre
-        if self.scale is not None:
-            mean, variance = mean / self.scale, variance / self.scale**2
-        curvature = bend * variance + l2
+        unit = np.ones(self.n_features) if self.scale is None else self.scale
+        if self.fit_intercept:
+            shift, mean = np.zeros_like(mean), mean if self.centre is None else mean - self.centre
+        else:  # nothing takes the means up
+            shift, mean = mean, np.zeros_like(mean)
+        if products is not None and not isinstance(self.loss, SquaredError):
+            l2 = _SURE * l2
+        curvature = bend * (variance + shift**2) / unit**2 + l2
         scale = np.sqrt(np.where(curvature > 0, curvature, 1.0))
-        return Standardised(mean, scale, bend**0.5, self.n_outputs, self.fit_intercept)
+        mix, unmix = None, None
+        if products is not None:
+            in_scale = bend**0.5 / (unit * scale)
+            spread, shift = np.sqrt(variance) * in_scale, shift * in_scale
+            mix, unmix = _roots(
+                products * np.outer(spread, spread) + np.outer(shift, shift),
+                float(np.finfo(self.dtype).eps) ** _ROUNDING,
+            )
+        return Standardised(
+            mean / unit, scale, bend**0.5, self.n_outputs, self.fit_intercept, mix, unmix
+        )
 
     def _tensors(self, flat: Any) -> tuple[Any, Any]:
         views = self.layout.views(flat)
         return views["coef"], views.get("intercept")
+
+
+def _roots(curvature: Any, least: float) -> tuple[Any, Any]:
+    """Return the symmetric roots of a matrix's inverse and of itself; (None, None): they are one.
+
+    Its diagonal is one whatever is given there: what is missing is the penalty's. No direction is
+    taken to have less than the share `least` of the largest one, which may be rounding.
+    """
+    np.fill_diagonal(curvature, 1.0)
+    found, directions = np.linalg.eigh(curvature)
+    if found[-1] < _ALIKE * found[0]:
+        return None, None
+    root = np.sqrt(np.maximum(found, least * found[-1]))
+    return (directions / root) @ directions.T, (directions * root) @ directions.T
 
 
 def _forward(X: Rows, coef: Any, intercept: Any, out: Any) -> None:

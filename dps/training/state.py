@@ -34,6 +34,8 @@ class TrainState:
     epochs: int = 0
     # (2, rows) of the rows of a table, see `dps.server.store.snapshots.Snapshot`.
     ids: NDArray[np.int64] | None = None
+    #: (1 + n,) weight and values of the targets, a class by its number, while all have been alike.
+    alike: NDArray[np.float64] | None = None
 
     def check(self, model: Model) -> None:
         """Raise unless the parameters are as many as the model has."""
@@ -47,7 +49,12 @@ class TrainState:
 
     @classmethod
     def after(
-        cls, start: TrainState | None, job: Job, model: Model, result: FitResult
+        cls,
+        start: TrainState | None,
+        job: Job,
+        model: Model,
+        result: FitResult,
+        alike: NDArray[np.float64] | None = None,
     ) -> TrainState:
         """The state after a fit that started there."""
         stepped = not result.history[-1].full_batch  # else the state is as it was made
@@ -59,6 +66,7 @@ class TrainState:
             version=result.kept.version,
             epochs=len(result.history) + (0 if start is None else start.epochs),
             ids=result.kept.ids if model.layout.table is not None else None,
+            alike=alike,
         )
 
 

@@ -6,7 +6,7 @@ import pytest
 import scipy.sparse
 from cases import pairs
 
-from dps._kernels.moments import column_moments
+from dps._kernels.moments import column_moments, column_products
 from dps.data.feed.blocks import features_of
 
 KINDS = {
@@ -41,6 +41,10 @@ def test_column_moments_are_numpys(kind, dtype, weighted, index):
         away = taken if centre is None else taken - centre
         np.testing.assert_allclose(sums, 1 + (w * away).sum(axis=0), rtol=1e-5, atol=1e-5)
         np.testing.assert_allclose(squares, 1 + (w * away**2).sum(axis=0), rtol=1e-5)
+    scale, products = np.array([1.0, 2.0, 0.5, 4.0]), np.ones((4, 4))
+    column_products(block, order, centre, scale, products)
+    expected = np.tril((w * away / scale).T @ (away / scale)) + 1
+    np.testing.assert_allclose(products, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_wrong_lengths_are_refused():
@@ -49,3 +53,5 @@ def test_wrong_lengths_are_refused():
         column_moments(block, np.arange(3), None, np.zeros(3), np.zeros(2))
     with pytest.raises(ValueError, match="centre has length 1, expected 2"):
         column_moments(block, np.arange(3), np.zeros(1), np.zeros(2), np.zeros(2))
+    with pytest.raises(ValueError, match="a row of products has length 3, expected 2"):
+        column_products(block, np.arange(3), np.zeros(2), np.ones(2), np.zeros((2, 3)))

@@ -100,11 +100,16 @@ def test_the_best_point_never_gets_worse() -> None:
 
 @pytest.mark.parametrize("outputs", [1, 3])
 @pytest.mark.parametrize("intercept", [True, False])
-def test_coordinates_are_those_of_standardised_features(outputs: int, intercept: bool) -> None:
+@pytest.mark.parametrize("mixed", [True, False])
+def test_coordinates_are_those_of_standardised_features(
+    outputs: int, intercept: bool, mixed: bool
+) -> None:
     rng = np.random.default_rng(3)
     X, y = rng.normal(size=(40, 3)) * [1, 10, 0.1] + [0, 100, 1], rng.normal(size=(40, outputs))
+    X[:, 1] += 9 * X[:, 0]
     model = LinearModel(3, outputs, SquaredError(), fit_intercept=intercept)
-    coordinates = model.standardised(X.mean(axis=0), X.var(axis=0), 0.0)
+    products = np.corrcoef(X.T) if mixed else None
+    coordinates = model.standardised(X.mean(axis=0), X.var(axis=0), 0.0, products=products)
     assert isinstance(coordinates, Standardised)
     n = model.layout.size
     point = rng.normal(size=n)
@@ -113,6 +118,9 @@ def test_coordinates_are_those_of_standardised_features(outputs: int, intercept:
     u = point[: 3 * outputs].reshape(3, outputs)
     spread = X.std(axis=0) if intercept else np.sqrt((X**2).mean(axis=0))
     Z = (X - X.mean(axis=0) * intercept) / spread
+    if mixed:
+        value, direction = np.linalg.eigh(Z.T @ Z / 40)
+        Z = Z @ (direction / np.sqrt(value)) @ direction.T
     raw = Z @ u + (point[3 * outputs :] if intercept else 0)
     np.testing.assert_allclose(model.raw(params, DenseRows(X)), raw)
 
@@ -143,6 +151,21 @@ def test_coordinates_take_whole_vectors_of_doubles() -> None:
         Standardised(np.ones(1), np.ones(2), 1.0, 1, True)
     with pytest.raises(ValueError, match="one output at least, got 0"):
         Standardised(np.ones(1), np.ones(1), 1.0, 0, True)
+
+
+def test_a_search_ends_where_values_are_rounding_errors() -> None:
+    rng = np.random.default_rng(0)
+
+    def function(x: Any) -> tuple[float, Any]:
+        noise = 1e-13 * rng.normal(size=6)
+        return 1 + float(x @ x) / 2 + noise[0], x + noise[1:]
+
+    search, looks = LBFGS(np.ones(5), 1e-30, 1e-16), 0
+    while not search.converged and looks < 100:
+        search.observe(*function(search.point))
+        looks += 1
+    assert looks < 20
+    np.testing.assert_allclose(search.best, 0, atol=1e-6)
 
 
 def test_a_search_in_no_dimensions_is_over_at_once() -> None:

@@ -108,6 +108,12 @@ class DataSummary:
             points=tuple(map(Points.merge, zip(*points, strict=True))) if points else None,
         )
 
+    def after_alike(self, weight: NDArray[np.float64], values: NDArray[np.float64]) -> DataSummary:
+        """The same with moments of y that count earlier rows, which all had these values."""
+        before = replace(self.targets, weight=float(weight[0]), mean=values, variance=0 * values)
+        both = Moments.merge([before, self.targets])
+        return replace(self, targets=replace(both, weight=self.targets.weight))
+
     @property
     def n_outputs(self) -> int:
         """The number of columns of y."""
@@ -235,6 +241,8 @@ def _targets(targets: np.ndarray, weights: np.ndarray | None, numbers: bool) -> 
             shares = np.ones(n) if weights is None else weights / (weights.max() or 1.0)
             shares = shares / (shares.sum() or 1.0)
             mean = shares @ values
+            # Else rounding would make a constant vary.
+            mean = np.where((values == values[:1]).all(axis=0), values[0], mean)
             variance = shares @ (values - mean) ** 2
     return Moments(weight, np.arange(n_outputs), mean, variance)
 

@@ -153,7 +153,7 @@ class Moments:
     def of(
         cls, X: Any, weights: np.ndarray | None, dtype: Any, columns: NDArray[np.int64]
     ) -> Moments:
-        """Look at rows from all over a partition, with their weights.
+        """Look at all rows of a partition, with their weights.
 
         X: array, CSR rows or dataframe of numbers, see `as_rows`.
         weights: (n,) array or None.
@@ -166,18 +166,20 @@ class Moments:
             with np.errstate(over="ignore"):
                 weight = float(weights.sum(dtype=np.float64))
             weights = (np.ravel(weights) / (weights.max() or 1.0)).astype(dtype)
+        if not len(columns):
+            return cls(weight, columns, np.zeros(0), np.zeros(0))
         block = features_of(X, dtype).block(np.zeros((rows, 1), dtype), weights)
 
-        def mean(most: int, centre: Any) -> NDArray[np.float64]:
-            """Mean of the distances from a centre and of their squares, over a number of rows."""
-            sums, some = np.zeros((2, width)), some_of(rows, most)
+        def mean(some: NDArray[np.int64], centre: Any) -> NDArray[np.float64]:
+            """Mean of the distances from a centre and of their squares, over some rows."""
+            sums = np.zeros((2, width))
             column_moments(block, some, centre, *sums)
             total = len(some) if weights is None else weights[some].sum(dtype=np.float64)
             return sums / (total or 1.0)
 
-        centre = mean(min(rows, _GUESSED), None)[0]
+        centre = mean(some_of(rows, min(rows, _GUESSED)), None)[0]
         with np.errstate(over="ignore", invalid="ignore"):
-            off, square = mean(_most(X), centre)[:, columns]
+            off, square = mean(np.arange(rows), centre)[:, columns]
             variance = np.maximum(square - off * off, 0.0)
         return cls(weight, columns, centre[columns] + off, variance)
 

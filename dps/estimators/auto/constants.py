@@ -67,7 +67,8 @@ def _is_of_constant(knots: NDArray[np.float64]) -> bool:
 def network_goes_on(start: TrainState, points: Sequence[Points] | None) -> TrainState:
     """Adapt a network's state to the current values of columns that were constant (`points`).
 
-    A column that varies is scaled anew, and its weights are zeros again.
+    A column that varies is scaled anew, and its weights are zeros again; but not if nothing else
+    tells units apart, which then would never learn.
     """
     model, columns = start.model, constant_columns(start.model)
     if not columns or points is None:
@@ -82,8 +83,11 @@ def network_goes_on(start: TrainState, points: Sequence[Points] | None) -> Train
     centre[at], spread[at] = centres[varying], spreads[varying]
     inputs = replace(inputs, centre=centre, spread=spread)
 
+    alone = not (inputs.n_plain or model.inputs.spread.any())
+
     def change(views: dict[str, Any]) -> None:
-        views["weights_0"][inputs.n_plain + at] = 0
+        if not alone:
+            views["weights_0"][inputs.n_plain + at] = 0
 
     network = Network(
         inputs, model.sizes[1:-1], model.n_outputs, model.loss, model.activation, model.dropout,

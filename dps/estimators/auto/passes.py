@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dps.losses import Loss
 
@@ -64,7 +65,16 @@ def passes(
         width=width,
         near=allowed * (_L1_ERROR if l1 else _KINK_ERROR),
         row_elements=summary.elements / summary.total,
+        moments=_moments(summary),
     )
+
+
+def _moments(summary: DataSummary) -> NDArray[np.float64] | None:
+    """Mean and variance of each column, where they are known of all."""
+    if summary.moments is None or len(summary.moments.columns) < summary.n_features:
+        return None
+    found = np.array([summary.moments.mean, summary.moments.variance])
+    return found if np.isfinite(found).all() else None
 
 
 def has_kinks(loss: Loss) -> bool:

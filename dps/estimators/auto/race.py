@@ -91,20 +91,20 @@ class Race:
             if gain + _ERRORS * error < least:
                 return auto
             if gain > _ERRORS * error or self._mean(auto) == np.inf:
-                return self._refined(best, fold)
+                return self._refined(auto, best, fold)
             for one in [one for one in running if one not in (auto, best)]:
                 gain, error = self._gain(one, best)
                 if not gain + _ERRORS * error >= least:  # also if it is NaN
                     running.remove(one)
         return auto
 
-    def _refined(self, best: Penalty, fold: int) -> Penalty:
+    def _refined(self, auto: Penalty, best: Penalty, fold: int) -> Penalty:
         """Return the better of a penalty and the root between it and its better neighbour."""
         beside = [best._replace(power=best.power + side) for side in self._sides]
         near = min([one for one in beside if one in self._losses] or [best], key=self._mean)
         root = best._replace(power=(best.power + near.power) / 2)
         self._look(root, fold)
-        return min(best, root, key=self._mean)
+        return self._nearest(auto, [best, root], _GAIN)
 
     def tried(self, best: Penalty) -> list[tuple[Penalty, float]]:
         """Return all penalties with their mean loss, the strongest of each kind first.

@@ -123,7 +123,7 @@ def _store(survey: Survey, job: Job, result: FitResult) -> None:
     model, kept = estimator._restore_columns(survey, job, result.kept)
     result = replace(result, kept=kept)
     estimator.plan_ = result.plan
-    estimator._carry = TrainState.after(survey.start, job, model, result)
+    estimator._carry = TrainState.after(survey.start, job, model, result, survey.alike_so_far())
     estimator.fit_report_ = report_of(type(estimator).__name__, job, result)
 
 
@@ -242,7 +242,10 @@ def _looked_at(request: Request, cluster: Cluster, trained: int, whole: bool) ->
         loss=request.loss, wanted=estimator._inspection(request),
     )  # fmt: skip
     warn_unless_repeated(found)
-    return combine(found, classification=estimator._classification, whole=whole)
+    summary = combine(found, classification=estimator._classification, whole=whole)
+    if request.alike is None or len(request.alike) != 1 + summary.n_outputs:
+        return summary
+    return summary.after_alike(*np.split(request.alike, [1]))
 
 
 def _planned(survey: Survey) -> Job:

@@ -64,6 +64,7 @@ class Request:
     options: Options
     encoding: Encoding | None = None  # how a dataframe is encoded, if it is
     columns: OccurringColumns | None = None  # those that are trained on, where not all are
+    alike: NDArray[np.float64] | None = None  # the targets of earlier calls, see `TrainState`
     #: Fitted attributes that planning decides, such as ``alpha_``.
     attributes: dict[str, Any] = field(default_factory=dict)
 
@@ -73,12 +74,18 @@ class Request:
         from dps.modes import get_mode
         from dps.training.job import new_fit_id
 
+        start = given.start
+        alike = None if start is None else start.alike
+        if alike is not None:
+            # Nothing has been learned of features yet, nor how targets vary: begin anew.
+            start = None
         return cls(
             fit=new_fit_id(),
             estimator=estimator,
             loss=estimator._loss(),
             mode=get_mode(estimator.mode),
-            start=given.start,
+            start=start,
+            alike=alike,
             max_iter=1 if given.partial else estimator._most_epochs,
             tol=None if given.partial else estimator.tol,
             seed=seed,
@@ -104,21 +111,41 @@ class Survey(Request):
     targets: TargetEncoding
     n_outputs: int  # raw ones
 
+    def alike_so_far(self) -> NDArray[np.float64] | None:
+        """The targets of this and earlier calls if all are alike, see `TrainState`, else None."""
+        summary, targets = self.summary, self.targets
+        # A model of your own may learn where targets do not vary.
+        if self.start is not None or self.estimator._is_own:
+            return None
+        values = summary.targets.mean
+        if targets.classes is not None and not targets.multilabel:
+            values = np.searchsorted(targets.classes, summary.labels.classes).astype(np.float64)
+            alike = len(values) == 1 and (self.alike is None or values[0] == self.alike[1])
+        else:
+            alike = not summary.targets.variance.any()
+        weight = summary.targets.weight + (0 if self.alike is None else self.alike[0])
+        return np.array([weight, *values]) if alike else None
+
     def class_shares(self) -> NDArray[np.float64]:
         """Class shares of a classification's rows, for `best_constant`.
 
-        Something is expected of a class or a label that no row has, too.
+        Something is expected of a class or a label that no row has, too. If a stream begins without
+        one, its first rows are not like the next ones: all shares are alike then.
         """
         summary, targets = self.summary, self.targets
         if targets.multilabel:
+            shares = summary.targets.mean
             least = 0.5 / summary.total
-            return np.clip(summary.targets.mean, least, 1 - least)
+            unknown = self.partial & ((shares <= 0) | (shares >= 1))
+            return np.where(unknown, 0.5, np.clip(shares, least, 1 - least))
         assert targets.classes is not None
         weights = np.zeros(len(targets.classes))
         weights[np.searchsorted(targets.classes, summary.labels.classes)] = summary.labels.weights
         if targets.class_weight is not None:
             weights *= targets.class_weight
         weights *= targets.scale
+        if self.partial and not weights.all():
+            return np.ones(len(weights))
         return np.where(weights > 0, weights, 0.5)
 
     def first_raw(self) -> NDArray[np.float64]:

@@ -39,6 +39,9 @@ from dps.training.replica.validation import Validation
 #: Stored values of X, of all ranks, from which the spread of the features is estimated. Rare
 #: columns need many: on the flights half of them took five passes more.
 _SAMPLED = 1 << 22
+#: Features up to which their products are looked at; and over how many rows, at least so many
+#: products and rows a feature, and else as many as cost what some passes do.
+_MOST_MIXED, _PRODUCTS, _ROWS_A_FEATURE, _PASSES = 256, 1 << 24, 8, 2
 #: One row of so many is searched first, where that leaves so many rows a parameter.
 _SHARES, _ROWS_A_PARAMETER = (256, 16), 256
 
@@ -56,6 +59,8 @@ class FullBatch:
     width: float  # of the parabolas that stand for kinks of the loss at first; 0: it has none
     near: float  # the share of the objective by which these may miss the least value in the end
     row_elements: float  # stored values of X a row
+    #: (2, n_features) mean and variance of the features over all rows, where they are known.
+    moments: NDArray[np.float64] | None = None
 
 
 def train_full_batch(
@@ -219,25 +224,75 @@ def _coordinates(model: Model, channel: Channel, rows: Pieces, how: FullBatch) -
     if not hasattr(model, "standardised"):
         return Coordinates(model.layout.size)
     featured = cast(WithFeatures, model)
-    elements = float(channel.reduce([rows.count])[0]) * rows.row_elements
-    some = rows.thinned(max(1, round(elements / _SAMPLED)))
+    width = featured.n_features
+    rows_of_all = float(channel.reduce([rows.count])[0])
+    if how.moments is not None:
+        mean, variance = how.moments
+    else:
+        share = max(1, round(rows_of_all * rows.row_elements / _SAMPLED))
+        mean, variance = _moments(rows.thinned(share), channel, model, width)
+    products = None
+    if not how.l1 and 1 < width <= _MOST_MIXED:
+        deviation = np.sqrt(np.where(variance > 0, variance, 1.0))
+        products = _correlations(rows, rows_of_all, channel, model, mean, deviation)
+    if channel.rank > 0:  # which takes part in the sums alone
+        products = None
+    return featured.standardised(mean, variance, how.l2, how.width, products)
+
+
+def _moments(
+    rows: Pieces, channel: Channel, model: Model, width: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Mean and variance of each feature."""
 
     def moments(centre: NDArray[np.float64] | None) -> list[NDArray[np.float64]]:
-        sums = some.moments(featured.n_features, centre)
-        return [_over_ranks(values, some.count, model, channel) for values in sums]
+        sums = rows.moments(width, centre)
+        return [_over_ranks(values, rows.count, model, channel) for values in sums]
 
     mean, square = moments(None)
     variance = square - mean**2
     # If the difference is small, much of it is rounding.
     if (variance < 100 * np.finfo(model.dtype).eps * square).any():
         variance = moments(mean)[1]
-    return featured.standardised(mean, variance, how.l2, how.width)
+    return mean, variance
+
+
+def _correlations(
+    rows: Pieces,
+    rows_of_all: float,
+    channel: Channel,
+    model: Model,
+    mean: NDArray[np.float64],
+    deviation: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """Correlations of features, over so many rows as cost little beside the passes."""
+    width = len(mean)
+    enough = max(_PRODUCTS / width**2, _ROWS_A_FEATURE * width, rows_of_all * _PASSES / width)
+    share = max(1, int(rows_of_all / enough))
+    some = rows.thinned(share) if share > 1 else rows
+    lower = np.tril_indices(width)
+    products = np.zeros((width, width))
+    sums = some.products(mean, deviation)[lower]
+    products[lower] = _over_ranks(sums, some.count, model, channel)
+    products += np.tril(products, -1).T
+    square = np.diagonal(products).copy()
+    # Of rare features some rows say little.
+    known = (square > 0.5) & (square < 2)
+    root = np.sqrt(np.where(known, square, np.inf))
+    products /= np.outer(root, root)
+    if share > 1:
+        products *= 1 - (width * share / rows_of_all) ** 2
+    return products
 
 
 def _over_ranks(
     values: NDArray[np.float64], count: int, model: Model, channel: Channel
 ) -> NDArray[np.float64]:
-    """The mean of fewer values than there are parameters."""
-    padded = np.zeros(model.layout.size, model.dtype)
-    padded[: len(values)] = values
-    return channel.mean(padded, count)[0][: len(values)].astype(np.float64)
+    """The mean of any number of values over the rows of all ranks."""
+    size, means = model.layout.size, np.empty_like(values)
+    for first in range(0, len(values), size):
+        some = values[first : first + size]
+        padded = np.zeros(size, model.dtype)
+        padded[: len(some)] = some
+        means[first : first + size] = channel.mean(padded, count)[0][: len(some)]
+    return means

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from dps._kernels.moments import column_moments
+from dps._kernels.moments import column_moments, column_products
 from dps._runtime.shared.activity import COMPUTE, LOAD
 from dps.data.feed.blocks import Block
 from dps.data.feed.cuts import Source
@@ -110,6 +110,16 @@ class Pieces:
             numbers = np.arange(block.start, block.stop) if order is None else order
             column_moments(block.for_kernels, numbers, centre, *sums)
         return sums[0], sums[1]
+
+    def products(
+        self, centre: NDArray[np.float64], scale: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Sums over the rows of products of features in a scale, from a centre: half a matrix."""
+        sums = np.zeros((len(centre), len(centre)))
+        for block, order in self._blocks():
+            numbers = np.arange(block.start, block.stop) if order is None else order
+            column_products(block.for_kernels, numbers, centre, scale, sums)
+        return sums
 
 
 def _all(source: Source) -> Iterator[Rows]:

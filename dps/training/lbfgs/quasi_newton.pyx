@@ -117,8 +117,12 @@ cdef class LBFGS:
         self.extending = False
         if self.begun:
             slope = dps_dot(gradient, self.direction, self.size)
-            # Nothing curves here: go on, much farther.
-            if slope < AS_STEEP * self.slope and self.proximal is None:
+            # Nothing curves here: go on, much farther, unless that is rounding.
+            if (
+                slope < AS_STEEP * self.slope
+                and self.proximal is None
+                and gain > self.precision * abs(value)
+            ):
                 self.slope, self.step, self.trials = slope, FARTHER * self.step, 0
                 self.extending = True
             elif self.pairs.keep(self.optimum, self.next, self.gradient, gradient):
@@ -142,7 +146,8 @@ cdef class LBFGS:
     cdef void _shorten(self, double value) noexcept nogil:
         cdef double excess, shorter = 0.1
         self.trials += 1
-        if self.trials >= TRIALS:
+        # A decrease that is lost in rounding cannot be found.
+        if self.trials >= TRIALS or -self.step * self.slope <= self.precision * abs(self.value):
             self.converged = True
             memcpy(self.next, self.optimum, self.size * sizeof(double))
             return
