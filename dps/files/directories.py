@@ -13,7 +13,7 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
@@ -184,6 +184,17 @@ def file_system(path: PathLike) -> tuple[str, Any, str]:
     return shown, fs, root.rstrip("/") or root
 
 
+@contextlib.contextmanager
+def os_errors(shown: str) -> Iterator[None]:
+    """Raise errors that a file system has made up as `OSError`, which names the path."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        raise OSError(f"{shown} cannot be read: {type(error).__name__}: {error}") from error
+
+
 def names_in(fs: Any, root: str) -> list[str]:
     """The names of what is in a directory."""
     return [str(name).rstrip("/").rpartition("/")[2] for name in fs.ls(root, detail=False)]
@@ -265,10 +276,12 @@ def arrays_of(data: bytes, shown: str) -> dict[str, np.ndarray]:
 def _read(fs: Any, shown: str, root: str, name: str, remedy: str, nbytes: int = -1) -> bytes:
     """A file of so many bytes; it is looked at before memory is taken for it."""
     try:
-        found = fs.size(f"{root}/{name}")
+        with os_errors(shown):
+            found = fs.size(f"{root}/{name}")
         if found is not None and (found > _LONGEST_MANIFEST if nbytes < 0 else found != nbytes):
             raise _damaged(shown, f"{name} has {found} bytes")
-        return bytes(fs.cat_file(f"{root}/{name}"))
+        with os_errors(shown):
+            return bytes(fs.cat_file(f"{root}/{name}"))
     except (FileNotFoundError, NotADirectoryError):
         raise FileNotFoundError(f"{shown} has no {name}; {remedy}") from None
 

@@ -261,7 +261,8 @@ class NamedTensors:
         found = dict.fromkeys(self._requests.tensors, 0)
         for shard in status:
             for name, counts in shard["parts"].items():
-                found[name] = max(found[name], counts["writes"])
+                # Another client may have created it since.
+                found[name] = max(found.get(name, 0), counts["writes"])
         return found
 
     def _run(self, wait: bool, function: Callable[..., Any], *args: Any) -> Any:

@@ -71,9 +71,10 @@ def called(
     look: Callable[[], None],
     lost: Callable[[str], DPSError],
     timeout: float,
+    check: Callable[[], None] | None = None,
 ) -> Wire:
-    """A wire of Actor calls, see `connected`."""
-    remote.call("serve_calls", who, remote.node.id, timeout=timeout)
+    """A wire of Actor calls, see `connected`; `check` is that of `Remote.call`."""
+    remote.call("serve_calls", who, remote.node.id, timeout=timeout, check=check)
     return ObjectWire(CallingWire(remote, who, TICK), look, lost)
 
 

@@ -144,6 +144,34 @@ def test_twenty_callers_go_on_when_a_shard_is_killed_and_no_write_is_lost_or_don
         assert max(longest) < 2.0
 
 
+def test_a_caller_that_connects_as_the_shard_dies_goes_on_with_the_mirror(
+    three: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connected, called, calls, armed = access.connected, access.called, [], [True]
+    monkeypatch.setattr(access, "map_parts", lambda *args: None)
+    with dps.ParameterServer({"w": np.zeros(4)}, n_shards=1, mirror=True, client=three) as server:
+        worker = server.stats()["shards"][0]["worker"]
+
+        def dying(*args: Any) -> Any:
+            if armed and armed.pop():
+                kill(three, worker)
+            return connected(*args)
+
+        def counted(*args: Any) -> Any:
+            calls.append(args)
+            return called(*args)
+
+        monkeypatch.setattr(access, "connected", dying)
+        monkeypatch.setattr(access, "called", counted)
+        began = time.monotonic()
+        for _ in range(10):
+            server.add("w", 1.0)
+        assert time.monotonic() - began < 5.0
+        assert server.pull("w").tolist() == [10.0] * 4
+        assert not armed
+        assert not calls  # it has come back from Actor calls, if it had taken to them
+
+
 def test_a_server_goes_on_without_a_mirror_that_died(three: Client) -> None:
     with dps.ParameterServer(
         {"w": np.zeros(4), "v": np.zeros(2)}, n_shards=1, mirror=True, client=three

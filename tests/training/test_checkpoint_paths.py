@@ -10,12 +10,14 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 from conditions import until
 from configure import placed
+from fsspec import register_implementation
+from fsspec.implementations.memory import MemoryFileSystem
 
 import dps
 from dps.files import directories
@@ -198,6 +200,87 @@ def test_a_fit_whose_lock_was_taken_over_writes_no_more(
         assert fitted(tmp_path, max_iter=50).n_iter_ == 50
     assert json.loads(lock.read_text())["token"] == "of another"
     assert not manifests(tmp_path)
+
+
+@pytest.mark.parametrize("how", ["lock", "path", "renamed", "empty"])
+def test_a_lock_or_path_that_is_gone_is_written_again(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint_lock, "_RENEW_SECONDS", 0.02)
+    path, look, gone = tmp_path / "checkpoints", Checkpoints.look, []
+    lock = path / checkpoint_lock.NAME
+
+    def lose(self: Checkpoints, *args: Any) -> None:
+        if not gone and manifests(path):
+            gone.append(how)
+            if how == "lock":
+                lock.unlink()
+            elif how == "path":
+                shutil.rmtree(path)
+            elif how == "renamed":
+                path.rename(tmp_path / "elsewhere")
+            else:
+                lock.write_text("")
+            until(lambda: lock.exists() and lock.read_text(), "the lock is written again")
+        look(self, *args)
+
+    monkeypatch.setattr(Checkpoints, "look", lose)
+    fitted(path, max_iter=50)
+    assert gone
+    assert json.loads(manifests(path)[-1].read_text())["content"] is not None
+    assert fitted(path, resume=True, max_iter=50).n_iter_ == 50
+    assert not lock.exists()
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="where the host counts ticks")
+def test_the_owner_of_a_lock_is_known_whatever_the_clock_says(tmp_path: Path) -> None:
+    """The start of a process by the clock moves when the clock is set, its ticks do not."""
+    process = started(tmp_path, "wait")
+    try:
+        lock = tmp_path / checkpoint_lock.NAME
+        until(lambda: manifests(tmp_path), "the first checkpoint")
+        ticks = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[19]
+        assert json.loads(lock.read_text())["started"] == int(ticks)
+        with pytest.raises(FileExistsError, match=f"process {process.pid}"):
+            fitted(tmp_path)
+    finally:
+        process.kill()
+        process.wait()
+
+
+class OddFiles(MemoryFileSystem):  # type: ignore[misc]
+    """A file system with errors of its own, as object stores have."""
+
+    protocol = "odd"
+    fails: ClassVar[set[str]] = set()
+
+    def cat_file(self, path: str, *args: Any, **more: Any) -> Any:
+        if "cat_file" in self.fails:
+            raise KeyError("no such bucket")
+        return super().cat_file(path, *args, **more)
+
+    def ls(self, path: str, *args: Any, **more: Any) -> Any:
+        if "ls" in self.fails:
+            raise RuntimeError("try again")
+        return super().ls(path, *args, **more)
+
+    def size(self, path: str) -> Any:
+        if "size" in self.fails:
+            raise ValueError("no size")
+        return super().size(path)
+
+
+@pytest.mark.parametrize("call", ["cat_file", "ls", "size"])
+def test_errors_of_a_file_system_name_the_path(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    register_implementation("odd", OddFiles, clobber=True)
+    fitted("odd://checkpoints", max_iter=2)
+    monkeypatch.setattr(OddFiles, "fails", {call})
+    try:
+        with pytest.raises((OSError, ValueError), match=r"odd://checkpoints.*(bucket|again|size)"):
+            fitted("odd://checkpoints", resume=True, max_iter=4)
+    finally:
+        monkeypatch.undo()
+        OddFiles.store.clear()
 
 
 @pytest.mark.parametrize("damage", ["directory", "loop"])

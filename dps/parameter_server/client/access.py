@@ -47,6 +47,8 @@ from dps.transport.wires import ShardProbe, called, connected
 _BELIEVED = 0.1
 #: Seconds that connecting, or an answer that nothing is waited for, may take.
 _CONNECTING = 5.0
+#: Seconds for which wires are Actor calls after a connection could not be made.
+_CALLED = 60.0
 #: Seconds for which a worker keeps a way that no handle has any more.
 _KEPT = 5.0
 #: Seconds between looks at what has become of a shard.
@@ -148,7 +150,7 @@ class RemoteAccess:
         self._seen = 0.0
         self._idle: list[Caller] = []
         self._lock, self._moving = threading.Lock(), threading.Lock()
-        self._calls = False  # where no connection can be made
+        self._calls_until = 0.0  # by the monotonic clock, after a connection could not be made
         self._looping: threading.Thread | None = None  # that of the event loop
         self._leave = weakref.finalize(self, _leave, self._idle)
         self.used = 0.0
@@ -236,7 +238,7 @@ class RemoteAccess:
                     continue
                 with self._lock:
                     _leave(self._idle)
-                    self._card, self._remote = card, mirror
+                    self._card, self._remote, self._calls_until = card, mirror, 0.0
                     self._mapped = map_parts(self._spec, self._shard, card)
                 return
             raise self.lost("its worker has died while a mirror was being made")
@@ -328,10 +330,14 @@ class RemoteAccess:
                     return
         caller.close()
 
-    def _connect(self, before: Caller | None = None) -> Caller:
+    def _check(self) -> None:
+        """Raise if the shard cannot be reached."""
         fate, _ = self._fate()
         if fate is not None:
             raise self.lost(fate)
+
+    def _connect(self, before: Caller | None = None) -> Caller:
+        self._check()
         patience = ShardProbe(self._remote, self._timeout, None)
 
         # A wire's callback must not keep this object alive after its callers have dropped it.
@@ -352,16 +358,17 @@ class RemoteAccess:
         assert handler is not None
 
         remote, wire, name = self._remote, None, _name()
-        if not self._calls:
+        if time.monotonic() >= self._calls_until:
             within = min(self._timeout, _CONNECTING)
             opening = self._opened(
                 connected(remote, handler, name, look, lost, within, self._spec.silence)
             )
             wire = remote.submit(opening).result(self._timeout)
         if wire is None:
-            self._calls = True
+            self._check()  # which may have died as it was connected to
+            self._calls_until = time.monotonic() + _CALLED
             name = f"{name} {uuid.uuid4().hex[:8]}"
-            wire = called(remote, name, look, lost, self._timeout)
+            wire = called(remote, name, look, lost, self._timeout, self._check)
         return Caller(wire, before)
 
     async def _opened(self, opening: Coroutine[Any, Any, Wire | None]) -> Wire | None:

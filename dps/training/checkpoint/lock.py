@@ -4,7 +4,7 @@ Protocol. The lock is a file that its owner writes before it reads or writes any
 path, renews every few seconds, and removes when the fit ends. It names the owner's process, and the
 runs whose files the owner may leave there. A fit that finds a lock is refused while the owner
 lives; otherwise it takes the lock over, and with it the runs. On the owner's host the system says
-whether the process lives. From another host, an owner is dead if it has not renewed the lock for
+whether the process lives. A lock that somebody removes is written again when it is renewed. From another host, an owner is dead if it has not renewed the lock for
 `_STALE_SECONDS`.
 
 Crashes: before the file is written nothing is left; after it, a lock without an owner. Two fits
@@ -29,7 +29,7 @@ from typing import Any
 import psutil
 
 from dps.cluster.base import grace
-from dps.files.directories import file_system, write_file
+from dps.files.directories import file_system, os_errors, write_file
 from dps.server.memory.host import host_id
 
 _log = logging.getLogger("dps")
@@ -37,8 +37,8 @@ _log = logging.getLogger("dps")
 NAME = ".dps-lock"
 _RENEW_SECONDS = 5.0
 _STALE_SECONDS = 20.0
-#: By which two start times of one process may differ, since they are read from a clock.
-_START_SECONDS = 2.0
+#: By which two looks at the start of one process may differ, in ticks or, read from a clock, seconds.
+_SAME_START = 2.0
 
 #: Tokens of the locks that this process holds.
 _held: set[str] = set()
@@ -60,7 +60,7 @@ class PathLock:
             "token": secrets.token_hex(8),
             "host": _host(),
             "process": os.getpid(),
-            "started": psutil.Process().create_time(),
+            "started": _start_of(os.getpid()),
             "who": f"process {os.getpid()} of {_user()} on {platform.node()}",
         }
         self._renewals = 0
@@ -84,9 +84,9 @@ class PathLock:
         self.runs |= frozenset(runs)
         self._write_first()
 
-    def is_held(self) -> bool:
-        """True if no other fit has taken it over."""
-        return _parsed(self._read()).get("token") == self._owner["token"]
+    def is_taken(self) -> bool:
+        """True if another fit has taken it over; where it is gone or empty, none has."""
+        return _parsed(self._read()).get("token") not in (None, self._owner["token"])
 
     def close(self) -> None:
         """Give it up; a file system that hangs is waited for a moment only."""
@@ -140,17 +140,16 @@ class PathLock:
         )
 
     def _read(self) -> bytes | None:
-        _, fs, root = file_system(self.path)
-        try:
-            return bytes(fs.cat_file(f"{root}/{NAME}"))
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+        with os_errors(self._file):
+            _, fs, root = file_system(self.path)
+            try:
+                return bytes(fs.cat_file(f"{root}/{NAME}"))
+            except (FileNotFoundError, NotADirectoryError):
+                return None
 
     def _write_first(self) -> None:
         """Write it before training begins."""
         try:
-            _, fs, root = file_system(self.path)
-            fs.makedirs(root, exist_ok=True)
             self._write()
         except Exception as error:  # file systems have errors of their own
             raise OSError(
@@ -159,19 +158,20 @@ class PathLock:
 
     def _write(self) -> None:
         _, fs, root = file_system(self.path)
+        fs.makedirs(root, exist_ok=True)
         said = {**self._owner, "renewals": self._renewals, "runs": sorted(self.runs)}
         write_file(fs, root, NAME, [json.dumps(said).encode()])
 
     def _renew(self) -> None:
         while not self._ended.wait(_RENEW_SECONDS):
             with contextlib.suppress(Exception):  # it is tried again
-                if not self.is_held():
+                if self.is_taken():
                     break
                 self._renewals += 1
-                self._write()
+                self._write()  # also where somebody has removed it, or the path
         _held.discard(self._owner["token"])
         with contextlib.suppress(Exception):
-            if self.is_held():
+            if not self.is_taken():
                 _, fs, root = file_system(self.path)
                 fs.rm_file(f"{root}/{NAME}")
 
@@ -184,11 +184,23 @@ def _lives(owner: dict[str, Any]) -> bool | None:
     if pid == os.getpid():
         return owner.get("token") in _held
     try:
-        return abs(psutil.Process(pid).create_time() - started) < _START_SECONDS
+        return abs(_start_of(pid) - started) < _SAME_START
     except psutil.NoSuchProcess:
         return False
     except psutil.Error:
         return None
+
+
+def _start_of(pid: int) -> float:
+    """Ticks from the host's boot to a process's start, or its time where that is not known.
+
+    The clock may be set while a process lives, which moves that time.
+    """
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            return float(stat.read().rpartition(b")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return psutil.Process(pid).create_time()
 
 
 def _parsed(raw: bytes | None) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from dps.files.directories import MANIFEST, file_system, read_manifest
+from dps.files.directories import MANIFEST, file_system, os_errors, read_manifest
 
 #: The kind of a checkpoint's manifest.
 CHECKPOINT = "checkpoint"
@@ -64,7 +64,8 @@ def _entries(path: str) -> list[tuple[str, bool]]:
     """The names in a directory; and whether each is a plain file."""
     _, fs, root = file_system(path)
     try:
-        found = fs.ls(root, detail=True)
+        with os_errors(path):
+            found = fs.ls(root, detail=True)
     except (FileNotFoundError, NotADirectoryError):
         return []
     return [(_name(each), each["type"] == "file" and not each.get("islink")) for each in found]
@@ -77,9 +78,8 @@ def _name(entry: dict[str, Any]) -> str:
 def places(path: str) -> list[CheckpointDir]:
     """The directories at a path that are called as checkpoints are, the newest first."""
     _, fs, root = file_system(path)
-    if not fs.exists(root):
-        return []
-    found = fs.ls(root, detail=True)
+    with os_errors(path):
+        found = fs.ls(root, detail=True) if fs.exists(root) else []
     own = (each for each in found if each["type"] == "directory" and not each.get("islink"))
     matches = filter(None, map(_NAME.fullmatch, map(_name, own)))
     numbered = sorted(((int(match[1]), match[2]) for match in matches), reverse=True)

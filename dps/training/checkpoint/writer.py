@@ -245,7 +245,7 @@ class Checkpoints:
             parts, version = files.store(pending.place.directory, names, [kept])
             stored[name] = SnapshotFiles.of(Placement.of(self._size, 1), [parts], version)
         self._check_files(pending.place, stored.values())
-        if not self._given.lock.is_held():
+        if self._given.lock.is_taken():
             raise OSError("another fit has taken over the path")
         files.write(
             pending.place, self._given.subject, pending.history, self._table, stored[LAST],
