@@ -22,6 +22,19 @@ _ANSWER_SECONDS = 10.0
 
 @contextmanager
 def client_of(given: Any, timeout: float) -> Iterator[Any]:
+    """See `opened_client`; a task leaves its thread to others meanwhile."""
+    with opened_client(given, timeout) as client:
+        if client is None:
+            yield None
+            return
+        from dps.cluster.dask import seceded
+
+        with seceded():
+            yield client
+
+
+@contextmanager
+def opened_client(given: Any, timeout: float) -> Iterator[Any]:
     """The client that is meant by one, or None; of a cluster or an address, one for the while.
 
     Raises ClusterError: no scheduler answers there, or the client is closed.

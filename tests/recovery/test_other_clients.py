@@ -9,7 +9,7 @@ import dask.array as da
 import numpy as np
 import pytest
 from configure import configure
-from distributed import Client, worker_client
+from distributed import Client, futures_of, get_client, worker_client
 
 import dps
 from dps.errors import ClusterError
@@ -40,6 +40,36 @@ def test_persisted_data_can_be_given_to_a_task_that_trains_on_the_cluster(client
     x, y = in_memory(client)
     there = client.submit(fitted_in_a_task, x, y, pure=False).result(60)
     np.testing.assert_array_equal(there, fitted(x, y, client))
+
+
+def in_a_task(what: str) -> Any:
+    """With the client of the worker, whose thread is needed."""
+    client = get_client()
+    if what == "server":
+        with dps.ParameterServer({"w": np.ones(2)}, client=client) as server:
+            return server.pull("w").sum()
+    model = dps.LinearClassifier(client=client).fit(X, Y)
+    if what == "fit":
+        return model.score(X, Y)
+    parts = da.from_array(X, (100, 3)), da.from_array(Y, 100)
+    if what == "score":
+        return model.score(*parts)
+    return dps.model_selection.cross_val_score(model, *parts, cv=2).mean()
+
+
+@pytest.mark.parametrize("what", ["fit", "score", "search", "server"])
+def test_tasks_that_use_the_cluster_leave_their_threads_to_it(client: Client, what: str) -> None:
+    """There are as many of them as threads, as of tasks with `dask.compute`."""
+    n = sum(client.nthreads().values())
+    found = client.gather([client.submit(in_a_task, what, pure=False) for _ in range(n)])
+    assert min(found) > 0.9
+
+
+def test_partitions_on_several_workers_are_trained_by_several(client: Client) -> None:
+    x, y = in_memory(client)
+    client.replicate(futures_of([x, y]))
+    plan = dps.LinearClassifier(client=client, n_replicas=2).fit(x, y).plan_
+    assert set(plan.workers) == set(client.nthreads())
 
 
 def test_data_of_another_client_is_trained_on_while_that_is_there(client: Client) -> None:

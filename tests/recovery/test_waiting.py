@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from conditions import until
 from configure import configure
-from distributed import Client, Event, LocalCluster, Status, get_client
+from distributed import Client, Event, LocalCluster, Status
 
 import dps
 from dps.errors import ClusterError
@@ -108,18 +108,21 @@ def test_a_fit_waits_for_its_turn_behind_others(client: Client) -> None:
 
 
 @pytest.mark.slow
-def test_a_fit_in_a_task_that_occupies_the_thread_it_needs_says_so(client: Client) -> None:
-    def inside(data: Any) -> Any:
+def test_a_fit_whose_threads_are_occupied_says_by_what(client: Client) -> None:
+    until_then = Event("occupied", client=client)
+    tasks = [
+        client.submit(until_then.wait, key=f"the-users-task-{worker}-{n}", workers=[worker])
+        for worker, threads in client.nthreads().items()
+        for n in range(threads)
+    ]
+    try:
         with pytest.raises(ClusterError) as caught:
-            fit(get_client(), data)
-        return str(caught.value), caught.value.worker
-
-    data = parts()
-    task = client.submit(inside, data, key="the-users-task")
-    said, worker = task.result(timeout=_LONG)
-    assert "all threads of a worker are at other tasks (the-users-task)" in said
-    assert "distributed.secede()" in said
-    assert worker in client.nthreads()
+            fit(client, parts(), timeout=3.0)
+    finally:
+        until_then.set()
+        client.gather(tasks)
+    assert "all threads of a worker are at other tasks (the-users-task" in str(caught.value)
+    assert caught.value.worker in client.nthreads()
 
 
 @pytest.mark.slow

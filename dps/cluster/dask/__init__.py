@@ -6,12 +6,17 @@ comes to workers, ``calls`` how Dask is asked so that an answer always comes.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from distributed import Client, default_client, get_worker
+from distributed.threadpoolexecutor import rejoin
+from distributed.worker import secede, thread_state
 
 from dps.cluster.dask.fit import DaskCluster
 from dps.data.collections.results import is_inherited
 
-__all__ = ["DaskCluster", "active_client", "inside_task"]
+__all__ = ["DaskCluster", "active_client", "inside_task", "seceded"]
 
 
 def active_client() -> Client | None:
@@ -30,3 +35,22 @@ def inside_task() -> bool:
     except ValueError:
         return False
     return True
+
+
+@contextmanager
+def seceded() -> Iterator[None]:
+    """Leave this thread, if it is a task's, to other tasks, as Dask's own calls do while they wait.
+
+    What is waited for may have to run on this worker.
+    """
+    mine = hasattr(thread_state, "key") and not getattr(thread_state, "actor", False)
+    try:
+        if mine:
+            secede()
+    except KeyError:  # it has done so before
+        mine = False
+    try:
+        yield
+    finally:
+        if mine:
+            rejoin()

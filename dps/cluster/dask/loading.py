@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -71,18 +72,24 @@ def homes_of(
 ) -> list[str]:
     """The worker that each partition is to be on: where its X is, or one chosen by its number.
 
-    Where `dask.annotate` says where the fit may be, X on another worker does not count.
+    Of several workers that have it, that with the fewest partitions so far. Where `dask.annotate`
+    says where the fit may be, X on another worker does not count.
     """
     in_memory = [part.X for part in partitions if isinstance(part.X, Future)]
     keys = [future.key for future in in_memory]
     held = ask(client, "scheduler.who_has", timeout, keys=keys) if keys else {}
-    homes, confined = [], any(confines())
+    homes: list[str] = []
+    count: Counter[str] = Counter()
+    confined = any(confines())
     for number, part in enumerate(partitions):
         holders = held.get(part.X.key) if isinstance(part.X, Future) else None
         if confined:
             holders = [holder for holder in holders or () if holder in workers]
-        home = min(holders) if holders else workers[number * len(workers) // len(partitions)]
+        home = workers[number * len(workers) // len(partitions)]
+        if holders:
+            home = min(holders, key=lambda holder: (count[holder], holder))
         homes.append(home)
+        count[home] += 1
     return homes
 
 

@@ -20,7 +20,7 @@ from distributed import Client, Future, Worker, get_client, get_worker
 from distributed.protocol import pickle
 
 from dps.cluster.base import grace, until_known
-from dps.cluster.dask import active_client, inside_task
+from dps.cluster.dask import active_client, inside_task, seceded
 from dps.cluster.dask.calls import (
     ask,
     await_futures,
@@ -192,7 +192,8 @@ def start(
         for number, worker in enumerate(places)
     ]  # fmt: skip
     try:
-        await_futures(client, futures, timeout, lambda left: check())
+        with seceded():
+            await_futures(client, futures, timeout, lambda left: check())
         made = iter(futures)
         actors = [[Remote(each, next(made).key, client) for each in places] for places in workers]
         for remote, *mirrors in actors:

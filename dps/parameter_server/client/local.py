@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from dps.cluster.choice import client_of, here
+from dps.cluster.choice import here, opened_client
 from dps.errors import ClusterError
 from dps.parameter_server.shard.layout import ServerSpec
 from dps.parameter_server.shard.state import TensorShardState
@@ -93,7 +93,7 @@ def connection(given: object, in_task: bool = True) -> Iterator[Any]:
 
     One that is made, for a cluster or the address of a scheduler, is closed behind it.
     """
-    with client_of(given, _ANSWER_SECONDS) as client:
+    with opened_client(given, _ANSWER_SECONDS) as client:
         client = client_for(client)
         if client is None and in_task and "distributed" in sys.modules:
             from dps.cluster.dask import inside_task

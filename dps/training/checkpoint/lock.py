@@ -2,10 +2,10 @@
 
 Protocol. The lock is a file that its owner writes before it reads or writes anything else at the
 path, renews every few seconds, and removes when the fit ends. It names the owner's process, and the
-runs whose files the owner may leave there. A fit that finds a lock is refused while the owner
-lives; otherwise it takes the lock over, and with it the runs. On the owner's host the system says
-whether the process lives. A lock that somebody removes is written again when it is renewed. From another host, an owner is dead if it has not renewed the lock for
-`_STALE_SECONDS`.
+runs whose files the owner may leave there. If somebody removes it, it is written again when it is
+renewed. A fit that finds a lock is refused while the owner lives; otherwise it takes the lock over,
+and with it the runs. On the owner's host the system says whether the process lives. From another
+host, an owner is dead if it has not renewed the lock for `_STALE_SECONDS`.
 
 Crashes: before the file is written nothing is left; after it, a lock without an owner. Two fits
 that take over a dead owner's lock at the same moment may both pass. So may a fit whose owner was
@@ -37,7 +37,7 @@ _log = logging.getLogger("dps")
 NAME = ".dps-lock"
 _RENEW_SECONDS = 5.0
 _STALE_SECONDS = 20.0
-#: By which two looks at the start of one process may differ, in ticks or, read from a clock, seconds.
+#: By which two looks at one process's start may differ, in ticks, or seconds by a clock.
 _SAME_START = 2.0
 
 #: Tokens of the locks that this process holds.
@@ -56,7 +56,7 @@ class PathLock:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._owner = {
+        self._owner: dict[str, Any] = {
             "token": secrets.token_hex(8),
             "host": _host(),
             "process": os.getpid(),

@@ -64,8 +64,7 @@ class TaskProgress:
             worker, keys = min(self.busy.items())
             return ClusterError(
                 f"{begins}all threads of a worker are at other tasks ({', '.join(keys[:3])}); "
-                "give workers more threads, raise dps.timeout of dask.config, or, if fit is called "
-                "in that task, leave `client` out, or call distributed.secede() before",
+                "give workers more threads, or raise dps.timeout of dask.config",
                 worker=worker,
             )
         return ClusterError(f"{begins}are there workers that may run them?")
