@@ -57,6 +57,9 @@ class Cluster(LocalCluster):
     def scale(self, *sizes: int, **jobs: int) -> None:
         """Have as many workers as before."""
 
+    def adapt(self, **jobs: int) -> None:
+        """Have as many workers as before."""
+
 
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:

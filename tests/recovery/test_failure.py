@@ -540,9 +540,9 @@ def test_an_exception_in_a_replica_is_raised_with_its_place(way: Any, client: Cl
     found = re.fullmatch(r"raised in replica [01] at step (\d) \(worker (tcp://.*)\)", note)
     assert found is not None
     assert found[2] in client.nthreads()
-    # Under L-BFGS, steps are what has been exchanged: twice for the spread of the
-    # features, and twice in the first pass. A rank's four partitions make four calls.
-    assert int(found[1]) == (5 if way == "lbfgs" else 6)
+    # Under L-BFGS, steps are what has been exchanged: five times for 55 products of the features,
+    # and twice in the first pass. A rank's four partitions make four calls.
+    assert int(found[1]) == (8 if way == "lbfgs" else 6)
     assert caught.traceback[-1].name == "evaluate"
     assert_nothing_left(client)
 

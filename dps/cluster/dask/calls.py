@@ -158,7 +158,8 @@ def first_workers(client: Client, fit: str, timeout: float) -> dict[str, int]:
         if not have_ended(client, [task], timeout):
             raise ClusterError(
                 f"the cluster at {client.scheduler.address} has no workers, and none has come for "
-                f"{timeout:g} s: start some"
+                f"{timeout:g} s: start some, or raise dps.timeout of dask.config above the time "
+                "that the next ones take to come"
             )
     except CANCELLED:  # the scheduler has gone, as the next question says
         pass
