@@ -101,10 +101,10 @@ def train_test_split(
     >>> X_train.shape, X_test.shape
     ((14, 1), (6, 1))
     """
-    given, stratify = tuple(map(as_pandas, arrays)), as_pandas(stratify)
-    if not any(map(is_dask, given)):
+    stratify = as_pandas(stratify)
+    if not any(map(is_dask, arrays)):
         return model_selection.train_test_split(
-            *given, test_size=test_size, train_size=train_size, random_state=random_state,
+            *arrays, test_size=test_size, train_size=train_size, random_state=random_state,
             shuffle=shuffle, stratify=stratify,
         )  # fmt: skip
     *cut, stratify = one_graph(*arrays, stratify)

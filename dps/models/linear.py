@@ -23,8 +23,6 @@ _ROUNDING = 0.75
 #: A loss curves less than its bend where rows are predicted well; a penalty does not. So it counts
 #: as much more: its directions are then not the steep ones, in which rounding errors would grow.
 _SURE = 4
-#: Features whose curvatures differ by less than such a factor are not mixed.
-_ALIKE = 2.0
 
 
 class LinearModel:
@@ -236,15 +234,13 @@ class LinearModel:
 
 
 def _roots(curvature: Any, least: float) -> tuple[Any, Any]:
-    """Return the symmetric roots of a matrix's inverse and of itself; (None, None): they are one.
+    """Return the symmetric roots of a matrix's inverse and of itself.
 
     Its diagonal is one whatever is given there: what is missing is the penalty's. No direction is
     taken to have less than the share `least` of the largest one, which may be rounding.
     """
     np.fill_diagonal(curvature, 1.0)
     found, directions = np.linalg.eigh(curvature)
-    if found[-1] < _ALIKE * found[0]:
-        return None, None
     root = np.sqrt(np.maximum(found, least * found[-1]))
     return (directions / root) @ directions.T, (directions * root) @ directions.T
 

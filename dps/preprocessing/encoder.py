@@ -12,7 +12,13 @@ from sklearn.utils._param_validation import Interval, RealNotInt, StrOptions
 from sklearn.utils._set_output import _wrap_data_with_container
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from dps.data.collections.partitions import is_dask, is_dask_frame, is_frame, is_list
+from dps.data.collections.partitions import (
+    as_pandas,
+    is_dask,
+    is_dask_frame,
+    is_frame,
+    is_list,
+)
 from dps.data.collections.parts import Parts
 from dps.preprocessing.dates import check_part_names
 from dps.preprocessing.dtypes import check_frame, unfit_columns
@@ -154,7 +160,7 @@ class FrameEncoder(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):
 
         Parameters
         ----------
-        X : pandas or dask dataframe
+        X : dataframe of pandas, dask, polars or pyarrow
         y : ignored
 
         Returns
@@ -168,6 +174,7 @@ class FrameEncoder(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):
         TypeError
             `X` is no dataframe.
         """
+        X = as_pandas(X)
         reader = self._begin(X)
         if is_dask(X):
             return self._learn(Parts(X).computed(reader.survey, None))
@@ -178,7 +185,7 @@ class FrameEncoder(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):
 
         Parameters
         ----------
-        X : pandas or dask dataframe
+        X : dataframe of pandas, dask, polars or pyarrow
             With the columns of `fit`, in any order.
 
         Returns
@@ -187,7 +194,7 @@ class FrameEncoder(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):
         `set_output` says
         """
         check_is_fitted(self)
-        X = self._ordered(X)
+        X = self._ordered(as_pandas(X))
         validate_data(self, X=_meta(X), skip_check_array=True, reset=False)
         if is_dask(X):
             return Parts(X).csr(self._layout, self._layout.width, self.dtype_)
@@ -195,6 +202,7 @@ class FrameEncoder(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):
 
     def fit_transform(self, X: MatrixLike, y: VectorLike | None = None, **_: Any) -> Any:
         """Fit, then encode; a pandas dataframe is read once."""
+        X = as_pandas(X)
         if is_dask(X):
             return self.fit(X).transform(X)
         return _wrap_data_with_container("transform", self._encoded(X, fit=True), X, self)

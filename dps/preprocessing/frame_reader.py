@@ -216,8 +216,8 @@ def _objects(
         codes, values = pd.factorize(series)
     except TypeError:  # among them is one that cannot be hashed
         codes, values = np.empty(0, np.int64), series[~absent]
-    if all(isinstance(value, Decimal) for value in values):
-        return _numbers(pd.to_numeric(series).astype(np.float64), name)
+    if all(isinstance(value, Real | Decimal | np.bool_) for value in values):
+        return _numbers(series.where(~absent, np.nan).astype(np.float64), name)
     kinds = sorted({type(value).__name__ for value in values if not isinstance(value, str)})
     if set(kinds) <= {"date", "datetime", "Timestamp"} and kinds:
         raise ColumnError(

@@ -92,9 +92,38 @@ def as_pandas(value: object) -> Any:
         return value.detach().cpu().numpy()
     if library != "numpy" and hasattr(value, "__array_namespace__") and not is_dask(value):
         return np.asarray(value)
+    if library == "polars" and hasattr(value, "collect"):
+        raise TypeError("a LazyFrame of polars has no rows yet: give its .collect()")
     if library in ("pyarrow", "polars") and hasattr(value, "to_pandas"):
-        return value.to_pandas()
+        return _from_arrow(value)
     return value
+
+
+def _from_arrow(value: Any) -> Any:
+    """A table or column in pandas; whole numbers and booleans with gaps keep their types."""
+    import pandas as pd
+
+    made = value.to_pandas()
+    if not isinstance(made, pd.DataFrame):
+        return made if (kept := _with_gaps(value)) is None else pd.Series(kept, made.index)
+    for name in made.columns:
+        if (kept := _with_gaps(value[name])) is not None:
+            made[name] = kept
+    return made
+
+
+def _with_gaps(column: Any) -> Any:
+    """A nullable array of whole numbers or booleans, some of which are missing, else None."""
+    import pandas as pd
+    import pyarrow as pa
+
+    column = column.to_arrow() if hasattr(column, "to_arrow") else column
+    whole = pa.types.is_integer(column.type)
+    if not column.null_count or not (whole or pa.types.is_boolean(column.type)):
+        return None
+    kind = str(column.type).replace("int", "Int").replace("u", "U") if whole else "boolean"
+    dtype = pd.array([], dtype=kind).dtype
+    return column.to_pandas(types_mapper=lambda _: dtype).array
 
 
 def is_dask_frame(value: object) -> bool:
@@ -137,7 +166,7 @@ def meta_of(X: Any) -> Any:
             "X has an unknown number of columns: give its chunks a known width, "
             "as in X.rechunk({1: -1}) before the lengths are lost"
         )
-    return np.empty((1, X.shape[1]), X.dtype)
+    return np.empty((1, X.shape[1]), np.float64 if X.dtype.kind == "O" else X.dtype)
 
 
 def _check_array(X: Any) -> None:
@@ -151,7 +180,7 @@ def _check_array(X: Any) -> None:
         )
     if X.ndim != 2:
         raise ValueError(f"X must have 2 dimensions, got shape {X.shape}")
-    if X.dtype.kind not in "biuf":
+    if X.dtype.kind not in "biufO":  # objects may be numbers
         raise ValueError(f"X has dtype {X.dtype}, which is no number: encode or convert it")
 
 

@@ -7,6 +7,7 @@ into a scratch block.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -155,6 +156,9 @@ def as_rows(X: Any) -> Any:
             rows.sum_duplicates()
         return rows
     values = np.asarray(unmasked(X))
+    if values.dtype.kind == "O":
+        with suppress(TypeError, ValueError):  # objects that are no numbers are found later
+            values = values.astype(np.float64)
     return values.astype(np.float64) if _is_odd(values.dtype) else values
 
 

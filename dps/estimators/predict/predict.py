@@ -17,7 +17,7 @@ import scipy.sparse
 from numpy.typing import NDArray
 from sklearn.utils.extmath import safe_sparse_dot
 
-from dps.data.collections.partitions import check_columns, is_dask, is_list
+from dps.data.collections.partitions import check_columns, is_dask, is_frame, is_list
 from dps.data.collections.parts import Parts, blocks_of
 from dps.data.collections.sealed import identity, sealed
 from dps.data.feed.blocks import as_rows, features_of
@@ -184,6 +184,8 @@ class RawPredictor:
         X = as_rows(X)
         if X.ndim != 2:
             raise ValueError(f"X{place} has {X.ndim} dimensions, two are wanted")
+        if not hasattr(X, "columns") and X.dtype.kind not in "biuf":
+            _refuse(defect_of_features(X), place)
         expected = self.raw.n_features
         if X.shape[1] != expected:
             raise ValueError(f"X{place} has {X.shape[1]} features, but {expected} are expected")
@@ -334,6 +336,11 @@ def _place_of(index: Any) -> str:
 def _predict_frame(frame: pd.DataFrame, predict: Predictor, columns: Sequence[Any] | None) -> Any:
     import pandas as pd
 
+    if not is_frame(frame):
+        raise ValueError(
+            f"a partition of X is a {type(frame).__name__} where Dask was promised a dataframe: "
+            "have the function that makes it return one"
+        )
     values = predict(frame, _place_of(frame.index))
     if columns is None:
         return pd.Series(values, index=frame.index)
