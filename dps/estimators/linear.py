@@ -228,12 +228,13 @@ class _Linear(DistributedEstimator):
             views["intercept"].copy() if model.fit_intercept else np.zeros(len(coef), coef.dtype)
         )
         if not self._classification and model.n_outputs == 1:
-            coef = coef[0]
+            return {"coef_": coef[0], "intercept_": float(intercept[0])}
         return {"coef_": coef, "intercept_": intercept}
 
     def _tensors(self, model: Any, params: NDArray[np.floating]) -> dict[str, NDArray[np.floating]]:
         """As users know them: the intercept is that at zero."""
-        return self._fitted(model, params)
+        found = self._fitted(model, params)
+        return found | {"intercept_": np.atleast_1d(found["intercept_"]).astype(params.dtype)}
 
     def _tensor_names(self, model: Any) -> list[str]:
         return ["coef_", "intercept_"]
@@ -391,7 +392,7 @@ class LinearRegressor(_Linear, Regressor):
     Attributes
     ----------
     coef_ : array of shape (n_features,), or (n_outputs, n_features) if y has several columns
-    intercept_ : array of shape (1,) or (n_outputs,)
+    intercept_ : float, or array of shape (n_outputs,)
     alpha_ : float
         The strength of the penalty.
     standardize_ : bool

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -71,12 +72,12 @@ class _OnDask:
         """
         X, y = as_pandas(X), as_pandas(y)
         if not is_dask(X):
-            given = self.scoring
-            self.scoring = of_one_class(given)
-            try:
-                return super().fit(X, y, **params)  # type: ignore[misc]
-            finally:
-                self.scoring = given
+            # A parameter does not change, not even while others of this object's threads look.
+            local = copy(self)
+            local.scoring = of_one_class(self.scoring)
+            super(_OnDask, local).fit(X, y, **params)  # type: ignore[misc]
+            vars(self).update(vars(local) | {"scoring": self.scoring})
+            return self
         self._validate_params()  # type: ignore[attr-defined]
         scorer = scorer_of(self.scoring)
         several = isinstance(scorer, dict)

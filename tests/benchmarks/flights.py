@@ -113,7 +113,10 @@ def main() -> None:
             if isinstance(model, VowpalWabbit):
                 late, passes = model.probabilities("test"), model.passes
             else:
-                raw = X_test @ np.ravel(model.coef_).astype(np.float64) + model.intercept_[0]
+                raw = (
+                    X_test @ np.ravel(model.coef_).astype(np.float64)
+                    + np.ravel(model.intercept_)[0]
+                )
                 late, passes = 1 / (1 + np.exp(-raw)), np.max(getattr(model, "n_iter_", np.nan))
             found = {
                 "loss": log_loss(y_test, late),

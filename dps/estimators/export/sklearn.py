@@ -43,7 +43,7 @@ def plain_linear(estimator: DistributedEstimator) -> Any:
             f"scikit-learn has no linear model with loss={estimator.loss!r}: keep the model with "
             "save, or its coef_ and intercept_"
         )
-    coef, intercept = estimator.coef_, estimator.intercept_
+    coef, intercept = estimator.coef_, np.atleast_1d(estimator.intercept_)
     model = make(loss, {"fit_intercept": estimator.fit_intercept})
     if estimator._classification and estimator.multilabel_:
         model = _of_each_label(estimator, model)

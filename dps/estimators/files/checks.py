@@ -102,7 +102,10 @@ def _check_coef(estimator: Trainable, coef: Any) -> None:
 
 
 def _check_intercept(estimator: Trainable, intercept: Any) -> None:
-    floats(intercept, "intercept_", len(np.atleast_2d(estimator.coef_)), finite=False)
+    if np.ndim(estimator.coef_) == 1:
+        _must(type(intercept) is float, "intercept_", intercept)
+    else:
+        floats(intercept, "intercept_", len(estimator.coef_), finite=False)
 
 
 def _check_alpha(estimator: Trainable, alpha: Any) -> None:

@@ -175,7 +175,9 @@ def test_every_loss_penalty_and_optimizer_ends_at_the_optimum(
     loss: str, penalty: str | None, optimizer: Optimizer, weighted: bool
 ) -> None:
     model = fitted(loss, penalty, optimizer, weighted)
-    reached = objective(loss, penalty, weighted, np.ravel(model.coef_), float(model.intercept_[0]))
+    reached = objective(
+        loss, penalty, weighted, np.ravel(model.coef_), float(np.ravel(model.intercept_)[0])
+    )
     best = optimum(loss, penalty, weighted)
     assert -1e-6 <= reached / best - 1 <= 1e-4
 
@@ -228,7 +230,9 @@ def test_lbfgs_ends_at_the_optimum_of_every_smooth_loss(
     options = {"penalty": penalty, "alpha": ALPHA, "standardize": False}
     model = kind(loss=loss, optimizer="lbfgs", tol=1e-8, **options)
     model.fit(X, y, weight if weighted else None)
-    reached = objective(loss, penalty, weighted, np.ravel(model.coef_), float(model.intercept_[0]))
+    reached = objective(
+        loss, penalty, weighted, np.ravel(model.coef_), float(np.ravel(model.intercept_)[0])
+    )
     assert -1e-9 <= reached / optimum(loss, penalty, weighted) - 1 <= 1e-6
 
 
@@ -324,7 +328,7 @@ def test_a_few_large_numbers_among_ones_do_not_hinder_the_others(kind: str, mode
     )
 
     def loss(fitted: Any) -> float:
-        raw = X @ np.ravel(fitted.coef_) + fitted.intercept_[0]
+        raw = X @ np.ravel(fitted.coef_) + np.ravel(fitted.intercept_)[0]
         fit = softplus(np.where(y, -raw, raw)).mean()
         return float(fit + (fitted.coef_**2).sum() / 2 / len(y))
 
@@ -351,7 +355,7 @@ def test_l1_finds_its_optimum_on_features_of_any_scale() -> None:
     model = dps.LinearClassifier(penalty="l1", alpha=alpha, random_state=0).fit(X, y)
     u = np.ravel(model.coef_) * scales
     v = np.concatenate([np.maximum(u, 0), np.maximum(-u, 0)])
-    intercept = X.mean(axis=0) @ np.ravel(model.coef_) + model.intercept_[0]
+    intercept = X.mean(axis=0) @ np.ravel(model.coef_) + np.ravel(model.intercept_)[0]
     assert both(np.append(v, intercept))[0] <= 1.01 * best.fun
     chosen, kept = best.x[:12] - best.x[12:24] != 0, np.ravel(model.coef_) != 0
     assert (chosen & kept).sum() == chosen.sum()
@@ -431,7 +435,7 @@ def test_huber_finds_targets_that_lie_far_away(offset: float) -> None:
     y = X.sum(axis=1) + rng.normal(size=300) + offset
     model = dps.LinearRegressor(loss="huber").fit(X, y)
     assert model.score(X, y) > 0.7
-    assert model.intercept_[0] == pytest.approx(offset, abs=0.3)
+    assert np.ravel(model.intercept_)[0] == pytest.approx(offset, abs=0.3)
 
 
 @pytest.mark.parametrize(("features", "patience"), [(50, 1), (2000, 2), (20_000, 5)])
