@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import dask
+import dask.array as da
 import numpy as np
 import pytest
 import scipy.sparse
@@ -367,6 +368,28 @@ def test_what_differs_is_named(tmp_path: Path) -> None:
     estimator.set_params(random_state=None, max_iter=9).fit(X, y, resume=True)
     whole = made(dps.LinearClassifier, optimizer="adam", max_iter=9).fit(X, y)
     np.testing.assert_array_equal(estimator.coef_, whole.coef_)
+
+
+def test_other_values_are_another_fit_and_rounding_is_not(tmp_path: Path) -> None:
+    X, y = data()
+    weight = np.random.default_rng(1).random(len(y))
+    options = {"max_iter": 2, "optimizer": "adam"}
+    made(dps.LinearClassifier, tmp_path / "labels", **options).fit(X, y)
+    for other, message in (
+        ((X, y * 0 + (np.arange(600) % 4 == 0)), "weight of the rows was"),
+        ((X * 2, y), "deviation of X was"),
+        ((X + 1, y), "mean of X was"),
+        ((X, y, weight), "weight of the rows was"),
+    ):
+        with pytest.raises(ValueError, match=rf"cannot go on from .*{message}"):
+            made(dps.LinearClassifier, tmp_path / "labels", **options).fit(*other, resume=True)
+    made(dps.LinearRegressor, tmp_path / "numbers", **options).fit(X, X[:, 0])
+    with pytest.raises(ValueError, match="deviation of y was"):
+        made(dps.LinearRegressor, tmp_path / "numbers", **options).fit(X, X[:, 1], resume=True)
+    # The sums of rows in other partitions are others in their last digits.
+    parts = da.from_array(X, chunks=(70, 8)), da.from_array(y, chunks=70)
+    longer = made(dps.LinearClassifier, tmp_path / "labels", **options | {"max_iter": 4})
+    assert longer.fit(*parts, resume=True).n_iter_ == 4
 
 
 def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
 from dps.estimators.fit.survey import Survey
@@ -44,6 +45,10 @@ _REMEDY = (
     "`checkpoint`, which leaves this one as it is"
 )
 
+#: Columns whose moments are compared, and by how much these may differ.
+_COLUMNS, _ROUNDING = 256, 1e-6
+#: Before numbers that are compared to within rounding.
+_NUMBERS = "numbers "
 #: A fact, in full and for messages.
 Fact = list[str]
 
@@ -234,6 +239,7 @@ def _data(model: Model, survey: Survey) -> dict[str, Fact]:
         "number of rows for validation": sum(summary.validation or ()),
     }
     described = {name: _fact(value, ()) for name, value in facts.items()}
+    described |= {name: _about(values) for name, values in _sums(survey).items()}
     if encoding is not None:
         encoder = encoding.encoder
         names = ", ".join(map(str, encoder.get_feature_names_out()))
@@ -242,6 +248,43 @@ def _data(model: Model, survey: Survey) -> dict[str, Fact]:
         tensors = [(t.name, *t.shape) for t in model.layout.tensors]
         described["model"] = [model.layout.digest, f"one of the tensors {tensors}"]
     return described
+
+
+def _sums(survey: Survey) -> dict[str, NDArray[np.float64]]:
+    """Numbers that follow from the values of all rows, to within rounding, but not their order."""
+    summary = survey.summary
+    labels = summary.labels.weights
+    found = {"weight of the rows": labels if len(labels) else np.array([summary.targets.weight])}
+    found["number of stored values"] = np.array([summary.elements, summary.square])
+    for name, moments in (("y", summary.targets), ("X", summary.moments)):
+        if moments is not None and moments.variance.any():
+            some = np.linspace(0, len(moments.mean) - 1, min(_COLUMNS, len(moments.mean))).astype(
+                int
+            )
+            mean, deviation = moments.mean[some], np.sqrt(moments.variance[some])
+            found[f"deviation of {name}"] = deviation
+            # In deviations: a mean may be zero but for rounding.
+            found[f"mean of {name}"] = mean / np.where(deviation > 0, deviation, 1.0)
+    return found
+
+
+def _about(values: NDArray[np.float64]) -> Fact:
+    """A fact about numbers that are compared to within rounding."""
+    shown = np.array2string(values, threshold=6, precision=6, separator=", ")
+    return [_NUMBERS + json.dumps(values.tolist()), shorten(shown, 200)]
+
+
+def _alike(then: str, now: str) -> bool:
+    """True if two facts are the same, numbers to within rounding."""
+    if not (then.startswith(_NUMBERS) and now.startswith(_NUMBERS)):
+        return then == now
+    try:
+        one, other = (
+            np.array(json.loads(each.removeprefix(_NUMBERS)), float) for each in (then, now)
+        )
+        return one.shape == other.shape and np.allclose(one, other, _ROUNDING, _ROUNDING, True)
+    except (ValueError, TypeError, RecursionError):
+        return False
 
 
 def _fact(value: object, kinds: Iterable[Kind]) -> Fact:
@@ -273,7 +316,7 @@ def _differences(then: Any, now: dict[str, Fact]) -> list[str]:
     return [
         f"{name} was {was[1]}, and is {is_[1]}"
         for name, (was, is_) in pairs.items()
-        if was[0] != is_[0]
+        if not _alike(was[0], is_[0])
     ]
 
 
