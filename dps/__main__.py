@@ -64,7 +64,10 @@ def _known_to(scheduler: str, packages: Sequence[str]) -> Any:
     """Ask all processes of a cluster for the versions of packages."""
     from distributed import Client
 
-    with Client(scheduler, set_as_default=False, timeout=10) as client:
+    if scheduler.endswith(".json") and not os.path.exists(scheduler):
+        raise FileNotFoundError("there is no such file")
+    where: Any = {"scheduler_file" if scheduler.endswith(".json") else "address": scheduler}
+    with Client(**where, set_as_default=False, timeout=10) as client:
         return client.get_versions(packages=packages)
 
 
@@ -85,7 +88,10 @@ def _cluster(scheduler: str) -> Iterator[tuple[str, str]]:
 @click.command()
 @click.argument("scheduler", required=False)
 def main(scheduler: str | None) -> None:
-    """Print versions and the build of dps; with a SCHEDULER's address those on its workers."""
+    """Print versions and the build of dps; with a SCHEDULER those on its workers, too.
+
+    SCHEDULER is an address or the path of a scheduler file.
+    """
     with refusals(scheduler):
         for about, said in _cluster(scheduler) if scheduler else _here():
             click.echo(f"{about:<18} {said}")

@@ -82,7 +82,8 @@ class Scorer:
         options = {**self.options, "client": client, "sample_weight": sample_weight}
         classes = getattr(estimator, "classes_", None)
         if self.method == "predict_proba":
-            options["labels"] = classes
+            # Each column of several labels is of 0 and 1.
+            options["labels"] = None if getattr(estimator, "multilabel_", False) else classes
         elif self.is_of_one and classes is not None and len(classes) == 2:
             code = positive_code(classes)
             options["pos_label"] = classes[code]
@@ -218,6 +219,7 @@ class _Made:
         self.labels = np.repeat(labels, 2, axis=0)
         self.rows = np.arange(len(self.labels))
         self.classes_ = labels if labels.ndim == 1 else np.arange(labels.shape[1])
+        self.multilabel_ = labels.ndim == 2
 
     def predict(self, X: MatrixLike) -> Any:
         return self.labels

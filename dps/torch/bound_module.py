@@ -104,6 +104,11 @@ class BoundModule:
                 if buffer.current is not buffer.own:
                     buffer.owner._buffers[buffer.key] = buffer.own
 
+    @property
+    def writes(self) -> int:
+        """The number of writes to trained parameters by PyTorch's functions."""
+        return sum(parameter._version for parameter, _ in self._trained)
+
     def gather(self, out: NDArray[Any]) -> None:
         """Have `backward` add to this vector."""
         if out is not self._target:

@@ -24,6 +24,7 @@ from dps.estimators.base.user_models import (
 from dps.estimators.custom import UserModelEstimator
 from dps.estimators.predict.predict import Finish
 from dps.losses import Loss
+from dps.modes import get_mode
 from dps.torch.criteria import criterion_of
 from dps.torch.module import TorchModel
 
@@ -82,6 +83,7 @@ class _Torch(UserModelEstimator):
             with torch.random.fork_rng():
                 torch.manual_seed(shape.seed)
                 given = shape.made(given, options)
+        self._check_buffers(given)
         criterion = criterion_of(self.criterion, shape.classification)
         model = TorchModel(
             given, criterion, shape.n_features, shape.n_outputs, shape.classification,
@@ -89,6 +91,18 @@ class _Torch(UserModelEstimator):
         )  # fmt: skip
         model.shape = shape
         return model
+
+    def _check_buffers(self, module: nn.Module) -> None:
+        """Refuse batch norm whose first step sets its buffers where replicas do not wait."""
+        if get_mode(self.mode).together:
+            return
+        for name, part in module.named_modules():
+            if isinstance(part, nn.modules.batchnorm._NormBase) and part.momentum is None:
+                raise ValueError(
+                    f"{name!r} of the module has momentum=None, whose first step sets the running "
+                    f"means. With mode={self.mode!r} those of all replicas would add up: give it a "
+                    "momentum, or use mode='sync'"
+                )
 
     def _fitted(self, model: TorchModel, params: NDArray[np.floating]) -> dict[str, Any]:
         """A module with the trained weights; see `DistributedEstimator._fitted`."""

@@ -204,9 +204,16 @@ class TorchModel:
         if not live.module.training:
             live.module.train()
         given = self._inputs(X), self._tensor(y), None if weight is None else self._tensor(weight)
+        writes = live.writes
         total = (
             self._forward(live, *given) if rng is None else self._seeded_forward(live, given, rng)
         )
+        if live.writes != writes:
+            raise TypeError(
+                f"{type(self.module).__name__} writes to its own weights in forward, as "
+                "Embedding(max_norm=...) does, which replicas would not hear of: compute with a "
+                "changed copy, such as torch.nn.functional.normalize(weight)"
+            )
         total.backward()
         live.end(len(y))
         return float(total.detach())
@@ -271,12 +278,20 @@ class TorchModel:
         return tensor if self._device.type == "cpu" else tensor.to(self._device)
 
     def _output(self, live: BoundModule, inputs: Any) -> torch.Tensor:
-        if isinstance(inputs, tuple):
-            output = live.module(*inputs)
-        elif isinstance(self.columns, Arrays):
-            output = live.module(**inputs)
-        else:
-            output = live.module(inputs)
+        try:
+            if isinstance(inputs, tuple):
+                output = live.module(*inputs)
+            elif isinstance(self.columns, Arrays):
+                output = live.module(**inputs)
+            else:
+                output = live.module(inputs)
+        except RuntimeError as error:
+            if "Long, Int" in str(error):  # the types that PyTorch wants of indices
+                error.add_note(
+                    "rows of one array are numbers of the module's dtype: give {'x': array}, "
+                    "whose integers stay integers, or call x.long() in forward"
+                )
+            raise
         if not isinstance(output, torch.Tensor):
             raise TypeError(
                 f"{type(self.module).__name__} must return a tensor, with a row of outputs for "

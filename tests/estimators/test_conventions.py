@@ -14,11 +14,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.optimize
+from numpy.testing import assert_allclose
 from reading import Source
 from sklearn import config_context
 from sklearn.base import clone
 from sklearn.ensemble import BaggingClassifier
-from sklearn.exceptions import ConvergenceWarning
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 
@@ -391,3 +392,52 @@ def test_a_page_is_stopped_as_its_bokeh_wants_it(client: Any) -> None:
     plugin._application = application
     client.sync(plugin.close)
     assert application.stopped
+
+
+class Divides(dps.losses.LogLoss):
+    def evaluate(self, *args: Any) -> Any:
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("method", ["predict", "score", "predict_proba", "to_sklearn"])
+def test_a_fit_that_has_failed_leaves_an_estimator_that_is_not_fitted(method: str) -> None:
+    model = LinearClassifier(loss=Divides())
+    with pytest.raises(ZeroDivisionError):
+        model.fit(X, Y)
+    with pytest.raises(NotFittedError):
+        getattr(model, method)(*{"score": (X, Y), "to_sklearn": ()}.get(method, (X,)))
+
+
+def test_sure_predictions_are_no_errors_of_numpys() -> None:
+    labels = np.digitize(X[:, 0], [-1, 1])
+    for y in (Y, labels):
+        for kind in (LinearClassifier, MLPClassifier):
+            model = kind(max_iter=20, tol=None).fit(X, y)
+            with np.errstate(all="raise"):
+                shares = model.predict_proba(X * np.float64(1e3))
+            assert_allclose(shares.sum(axis=1), 1, rtol=1e-6)
+
+
+def test_exported_models_predict_whatever_a_reader_wants_of_transformers() -> None:
+    plain = LinearClassifier().fit(FRAME, Y).to_sklearn()
+    expected = plain.predict_proba(FRAME)
+    with config_context(transform_output="pandas"):
+        assert_allclose(plain.predict_proba(FRAME), expected)
+
+
+def test_no_more_replicas_work_than_there_are_rows() -> None:
+    model = LinearClassifier(n_replicas=10**6, max_iter=2, tol=None).fit(X[:5], Y[:5])
+    assert "(5 replicas" in repr(model.plan_)
+
+
+def test_data_without_columns_is_refused_as_scikit_learn_does() -> None:
+    frame = dd.from_pandas(pd.DataFrame(index=range(20)), npartitions=2)
+    for given, y in ((np.empty((20, 0)), Y[:20]), (frame, da.from_array(Y[:20], chunks=10))):
+        with pytest.raises(ValueError, match=r"0 feature\(s\)"):
+            LinearClassifier().fit(given, y)
+
+
+def test_searches_of_local_data_do_not_change_their_scoring() -> None:
+    search = dps.model_selection.GridSearchCV(LinearClassifier(), {"alpha": [1e-3]}, scoring="f1")
+    assert search.fit(X, Y).scoring == "f1"
+    assert 0.8 < search.best_score_ <= 1

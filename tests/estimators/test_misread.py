@@ -72,6 +72,7 @@ def test_machines_name_the_optimizers_that_they_have() -> None:
 @pytest.mark.parametrize(
     ("habit", "said"),
     [("C", r"alpha=1 / \(C \* rows\)"), ("solver", "optimizer="), ("n_jobs", "n_replicas="),
+     ("accumulate_grad_batches", "batch_size="),
      ("eta0", "learning_rate="), ("lr", "learning_rate="), ("learning_rate_init", "learning_rate="),
      ("epochs", "max_iter="), ("max_epochs", "max_iter="), ("patience", "n_iter_no_change="),
      ("seed", "random_state="), ("callbacks", r"set_callbacks\(\)"),

@@ -202,3 +202,17 @@ def test_training_goes_on_with_labels_of_the_same_kind_only() -> None:
         model.partial_fit(X, Y[:, :2])
     with pytest.raises(ValueError, match="y_val has 1 column, and y has 3"):
         network().fit(X, Y, X_val=X, y_val=Y[:, 0])
+
+
+@pytest.mark.filterwarnings("ignore:The y_prob values do not sum to one")
+def test_the_log_loss_of_labels_is_a_score_wherever_they_are() -> None:
+    X = np.random.default_rng(0).normal(size=(300, 4))
+    labels = np.c_[X[:, 0] > 0, X[:, 1] > 1].astype(int)
+    parts = da.from_array(X, chunks=(100, 4)), da.from_array(labels, chunks=(100, 2))
+    model = dps.LinearClassifier().fit(X, labels)
+    expected = -sklearn.metrics.log_loss(labels, model.predict_proba(X))
+    scorer = dps.metrics.get_scorer("neg_log_loss")
+    assert scorer(model, X, labels) == pytest.approx(expected)
+    assert scorer(model, *parts) == pytest.approx(expected)
+    found = dps.model_selection.cross_val_score(model, *parts, cv=3, scoring="neg_log_loss")
+    assert (found < 0).all()

@@ -46,7 +46,7 @@ def train(mode: Any, X: Any, y: Any, weight: Any = None, **options: Any) -> Any:
 def facts(model: Any) -> Any:
     """Facts that must not depend on the way of computation."""
     history = [{k: v for k, v in r.items() if "second" not in k} for r in model.history_]
-    return model.coef_.tobytes(), model.intercept_.tobytes(), repr(history)
+    return model.coef_.tobytes(), np.asarray(model.intercept_).tobytes(), repr(history)
 
 
 def in_python(monkeypatch: pytest.MonkeyPatch) -> None:

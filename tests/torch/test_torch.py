@@ -584,3 +584,66 @@ def test_outputs_that_are_no_numbers_are_errors_of_their_rows(kind: Any) -> None
             with pytest.raises(dps.errors.NonFiniteError, match=said.format(4, ".*", 2)):
                 lazy.compute(scheduler="sync")
     assert np.isfinite(model.score(X, np.arange(200) % 2))
+
+
+class Clamped(nn.Module):
+    """Its forward writes to its weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(6, 2)
+
+    def forward(self, x: Any) -> Any:
+        with torch.no_grad():
+            self.out.weight.clamp_(-0.1, 0.1)
+        return self.out(x)
+
+
+class Bounded(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.out = nn.Embedding(9, 8, max_norm=1.0), nn.Linear(8, 2)
+
+    def forward(self, x: Any) -> Any:
+        return self.out(self.embedding(x.long()[:, 0]))
+
+
+@pytest.mark.parametrize("mode", ["sync", "async", "allreduce"])
+@pytest.mark.parametrize("made", [Clamped, Bounded])
+def test_modules_that_write_to_their_weights_are_refused(made: Any, mode: str) -> None:
+    X, y = example(100)
+    X = np.abs(X) if made is Bounded else X
+    with pytest.raises(TypeError, match="writes to its own weights in forward"):
+        TorchClassifier(made(), mode=mode, max_iter=2, tol=None).fit(X.clip(0, 8), y)
+
+
+def test_running_means_that_the_first_step_sets_are_refused_in_async() -> None:
+    X, y = example(200)
+
+    def made(n_features: int, n_outputs: int) -> nn.Module:
+        return nn.Sequential(
+            nn.BatchNorm1d(n_features, momentum=None), nn.Linear(n_features, n_outputs)
+        )
+
+    with pytest.raises(ValueError, match=r"'0' of the module has momentum=None.*mode='sync'"):
+        TorchClassifier(made, mode="async").fit(X, y)
+    model = TorchClassifier(made, n_replicas=2, max_iter=3, tol=None, batch_size=50).fit(X, y)
+    np.testing.assert_allclose(model.module_[0].running_var, X.var(axis=0), rtol=0.05)
+
+
+def test_indices_in_one_array_are_an_error_that_says_what_keeps_them() -> None:
+    ids = np.arange(60).reshape(-1, 1) % 9
+
+    class Plain(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding, self.out = nn.Embedding(9, 8), nn.Linear(8, 2)
+
+        def forward(self, x: Any) -> Any:
+            return self.out(self.embedding(x[:, 0]))
+
+    with pytest.raises(RuntimeError, match="indices") as caught:
+        TorchClassifier(Plain(), max_iter=1, tol=None).fit(ids, ids[:, 0] % 2)
+    assert any("give {'x': array}" in note for note in caught.value.__notes__)
+    model = TorchClassifier(Plain(), max_iter=1, tol=None).fit({"x": ids}, ids[:, 0] % 2)
+    assert model.n_iter_ == 1

@@ -286,7 +286,8 @@ def _defect_of_indicators(targets: np.ndarray) -> str | None:
     """The defect of a y with a column for each label, or None."""
     wanted = "of several columns of y each says of one label whether a row has it, by 0 or 1"
     if targets.dtype.kind not in "biuf":
-        return f"y{{place}} has {targets.shape[1]} columns of dtype {targets.dtype}: {wanted}"
+        shape = f"{targets.shape[1]} columns of dtype {targets.dtype}"
+        return f"y{{place}} has {shape}: {wanted}; convert them, as in y.astype(int)"
     other = (targets != 0) & (targets != 1)
     if not other.any():
         return None

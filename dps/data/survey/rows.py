@@ -301,6 +301,8 @@ def combine(
         if part.defect is not None:
             place = "" if whole else f" in partition {number}"
             raise kind(part.defect.replace("{place}", place))
+    if all(part.n_features == 0 for part in parts if part.total):
+        raise ValueError("Found array with 0 feature(s): X has no columns, 1 is required at least.")
     filled = [number for number, part in enumerate(parts) if part.total]
     if not filled:
         raise ValueError("Found array with 0 sample(s): X has no rows, a minimum of 1 is required.")

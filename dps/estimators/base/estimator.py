@@ -173,6 +173,10 @@ class DistributedEstimator(Trainable):
             )
         return as_pandas(X)
 
+    def __sklearn_is_fitted__(self) -> bool:
+        """True once an epoch has closed; a user may have set coefficients, too."""
+        return hasattr(self, "_carry") or hasattr(self, "coef_")
+
     def _input(self, X: Any) -> Any:
         check_is_fitted(self)
         if self.encoder_ is not None:

@@ -18,10 +18,13 @@ if TYPE_CHECKING:
 #: Parameters of estimators; a hint is given where the estimator has what it names.
 _PARAMETERS = {
     "C": "alpha=1 / (C * rows)",
+    "accumulate_grad_batches": "batch_size=",
     "callbacks": "set_callbacks()",
     "epochs": "max_iter=",
     "epsilon": "loss=dps.losses.Huber(...) or dps.losses.EpsilonInsensitive(...)",
     "eta0": "learning_rate=",
+    "gradient_accumulation": "batch_size=",
+    "gradient_accumulation_steps": "batch_size=",
     "learning_rate_init": "learning_rate=",
     "lr": "learning_rate=",
     "max_epochs": "max_iter=",

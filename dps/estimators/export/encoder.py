@@ -44,7 +44,8 @@ def plain_encoder(encoder: FrameEncoder) -> Any:
         for number, (feature, column) in enumerate(zip(features, columns, strict=True))
         for what, step in _steps(feature, encoder.missing == "mean").items()
     ]
-    return ColumnTransformer(steps).fit(example)
+    # The step behind it takes arrays, whatever a reader's configuration asks for.
+    return ColumnTransformer(steps).set_output(transform="default").fit(example)
 
 
 def onnx_types(encoder: FrameEncoder) -> list[tuple[str, Any]]:

@@ -155,7 +155,8 @@ class RawPredictor:
                 _refuse(defect_of_features(X), place)
                 raw = self.raw(X)
             _refuse_outputs(raw, bounded, place)
-        return self.finish(raw)
+        with np.errstate(under="ignore", over="ignore"):  # sure predictions are no errors
+            return self.finish(raw)
 
     def _filled(self, X: Any, gaps: NDArray[np.bool_], place: str) -> Any:
         """Means in place of what is missing, with a warning."""

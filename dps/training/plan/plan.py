@@ -93,7 +93,7 @@ def make_plan(
     """
     rows, holders, threads, elements = data
     by_worker = _by_worker(rows, holders)
-    wanted = _wanted(n_replicas, len(by_worker), elements, threads)
+    wanted = min(sum(rows), _wanted(n_replicas, len(by_worker), elements, threads))
     if isinstance(n_replicas, str):
         share = {w: elements * _sum(rows, p) / max(1, sum(rows)) for w, p in by_worker.items()}
         counts = {
@@ -101,7 +101,7 @@ def make_plan(
             for worker in by_worker
         }
     else:
-        by_worker, counts = _spread(int(n_replicas), rows, by_worker)
+        by_worker, counts = _spread(wanted, rows, by_worker)
     held = _held(rows, by_worker)
     if rebalance is True or (rebalance and worth_moving(held, counts, wanted, threads, elements)):
         counts = replica_counts(wanted, held, threads)
