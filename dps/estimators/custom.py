@@ -177,6 +177,7 @@ class UserModelEstimator(MakesModel, DistributedEstimator):
                 np.dtype(survey.summary.dtype), columns, survey.seed,
             )
         )  # fmt: skip
+        self._check_mode(model, survey.mode.together)
         if survey.start is not None:
             _check_same(survey.start.model, model)
         # The model itself may say what its raw outputs mean.
@@ -193,6 +194,9 @@ class UserModelEstimator(MakesModel, DistributedEstimator):
         return survey.job(
             model, *self._how(), l2=float(self.alpha), full_batch=full_batch, finish=finish
         )
+
+    def _check_mode(self, model: Any, together: bool) -> None:
+        """Raise unless the model can be trained by steps of all replicas, or of each."""
 
     def _takes_passes(self, model: Any, survey: Survey) -> bool:
         """True if there are passes over all rows by L-BFGS."""

@@ -226,7 +226,7 @@ class _Deviances(NamedTuple):
     of_mean: float
 
 
-def _deviance(y: VectorLike, predicted: VectorLike, power: float, weights: Any = None) -> float:
+def _deviance(y: Any, predicted: Any, power: float, weights: Any = None) -> float:
     from sklearn.metrics import mean_tweedie_deviance
 
     y, predicted = np.atleast_1d(y), np.atleast_1d(predicted)

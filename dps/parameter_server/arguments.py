@@ -16,8 +16,6 @@ from dps.parameter_server.table import EmbeddingTable
 if TYPE_CHECKING:
     from dps._typing import Placing
 
-    pass
-
 Initial = dict[str, NDArray[np.floating] | EmbeddingTable]
 
 

@@ -24,7 +24,6 @@ from dps.estimators.base.user_models import (
 from dps.estimators.custom import UserModelEstimator
 from dps.estimators.predict.predict import Finish
 from dps.losses import Loss
-from dps.modes import get_mode
 from dps.torch.criteria import criterion_of
 from dps.torch.module import TorchModel
 
@@ -83,7 +82,6 @@ class _Torch(UserModelEstimator):
             with torch.random.fork_rng():
                 torch.manual_seed(shape.seed)
                 given = shape.made(given, options)
-        self._check_buffers(given)
         criterion = criterion_of(self.criterion, shape.classification)
         model = TorchModel(
             given, criterion, shape.n_features, shape.n_outputs, shape.classification,
@@ -92,12 +90,11 @@ class _Torch(UserModelEstimator):
         model.shape = shape
         return model
 
-    def _check_buffers(self, module: nn.Module) -> None:
-        """Refuse batch norm whose first step sets its buffers where replicas do not wait."""
-        if get_mode(self.mode).together:
-            return
-        for name, part in module.named_modules():
-            if isinstance(part, nn.modules.batchnorm._NormBase) and part.momentum is None:
+    def _check_mode(self, model: Any, together: bool) -> None:
+        """Refuse batch norm whose first step sets its buffers, where replicas do not wait."""
+        for name, part in model.module.named_modules():
+            sets = isinstance(part, nn.modules.batchnorm._NormBase) and part.momentum is None
+            if sets and not together:
                 raise ValueError(
                     f"{name!r} of the module has momentum=None, whose first step sets the running "
                     f"means. With mode={self.mode!r} those of all replicas would add up: give it a "

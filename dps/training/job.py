@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dps.training.position import Position
     from dps.training.replica.activity import RankActivity
 
-#: Options of steps over all rows.
+#: The optimizer's name in events, where each epoch is a pass over all rows.
 FULL_BATCH = "L-BFGS"
 
 

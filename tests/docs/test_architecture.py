@@ -197,3 +197,25 @@ def test_classes_have_few_fields() -> None:
                 many |= {name: n for name, n in fields.items() if n > 20}
     assert seen > 200
     assert many.keys() == {"Window"}  # whose fields are the regions of its memory
+
+
+#: In docstrings and comments: names of mathematics, of other libraries, and of fields in C.
+OTHERS = {"n_r", "r_0", "r_1", "inproc", "ucx", "TimeSeriesSplit", "StratifiedGroupKFold"}
+
+
+def test_names_in_docstrings_and_comments_exist() -> None:
+    """Names in backticks stand in the code, and paths lead to a file."""
+    prose = re.compile(r'"""[\s\S]*?"""|#[^\n]*')
+    files = [each for kind in ("py", "pyx", "pxd", "pyi") for each in PACKAGE.rglob(f"*.{kind}")]
+    words, missing = set(OTHERS), []
+    for file in [*files, *PACKAGE.rglob("*.h")]:
+        words |= set(re.findall(r"[A-Za-z_]\w*", f"{file} {prose.sub(' ', file.read_text())}"))
+    for file in files:
+        for text in prose.findall(file.read_text()):
+            for name in re.findall(r"(?<![`\w])`([A-Za-z_][\w.]*?)(?:\(\))?`(?!`)", text):
+                missing += [(file, name)] * (not words.issuperset(name.split(".")))
+            for path in re.findall(r"``((?:[a-z_]+/)+[a-z_]+)(?:\.pyx?)?``", text):
+                if path.split("/")[0] in BELOW:
+                    found = list(PACKAGE.glob(f"{path}*"))
+                    missing += [(file, path)] * (not found)
+    assert not missing

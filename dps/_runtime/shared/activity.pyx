@@ -6,11 +6,11 @@ know who reads them, or what a window is but for the row.
 A rank has a row in the window of each shard, on lines of its own. Who writes a word is said below;
 each has one writer at a time, and a reader may see one word newer than another.
 
-ExportResult where the window is mapped, or by the shard on behalf of a rank that is far:
+Written where the window is mapped, or by the shard on behalf of a rank that is far:
     PUSHES      gradients received from the rank
     BYTES       their bytes, with keys
     APPLY       nanoseconds spent on the shard's memory for the rank, without waiting
-ExportResult by the rank, which tells the shard now and then where it is far:
+Written by the rank, which tells the shard now and then where it is far:
     EPOCH       the one at work, from 1
     STEPS       gradients handed over that had rows behind them
     ROWS        rows seen

@@ -19,7 +19,7 @@
 # A sleeper has a bit for the first word that it lacks and one for `stop`, a ring
 # the bit of its word: one of 32 by a hash of its number, so that few ranks share the
 # bit of a field. A wait for several words sleeps for one after the other.
-# A waiter that is killed asleep leaves `sleepers` one too high, which costs a system
+# A waiter that is killed asleep leaves their count one too high, which costs a system
 # call a ring and nothing else. Sleeps are bounded all the same (0.05 s), so that a
 # stopped window is always noticed.
 

@@ -18,7 +18,7 @@ from dps.data.collections.results import results_of
 from dps.data.collections.sealed import identity, sealed
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 
 class Parts:
@@ -261,7 +261,7 @@ def _optimised(frames: Sequence[Any]) -> list[Any]:
     return [new_collection(expr) for expr in optimize_blockwise_fusion(together).operands]
 
 
-def _delayed_behind(frame: pd.DataFrame) -> list[Any] | None:
+def _delayed_behind(frame: Any) -> list[Any] | None:
     """The Delayed objects that `frame_of` made a frame of; None of another frame."""
     from dask.dataframe.dask_expr.io._delayed import FromDelayed
 

@@ -10,7 +10,7 @@ import threading
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from types import FrameType
 
 
 class Interrupts:
@@ -43,7 +43,7 @@ class Interrupts:
             self._holding = True
             signal.signal(signal.SIGINT, self._heard)
 
-    def _heard(self, number: int, frame: pd.DataFrame) -> None:
+    def _heard(self, number: int, frame: FrameType | None) -> None:
         if self.held:
             signal.default_int_handler(number, frame)
         self.held = True

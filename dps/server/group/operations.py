@@ -45,15 +45,12 @@ _REPORTED = (Word.REPORTED_EVEN, Word.REPORTED_ODD)
 
 @dataclass(frozen=True)
 class Access:
-    """A rank's access to a window, from wherever its operations run.
-
-    end: through which its steps go.
-    """
+    """A rank's access to a window, from wherever its operations run."""
 
     window: Window
     rank: int
     watch: Watch  # how long it waits
-    channel: MappedChannel | None = None
+    channel: MappedChannel | None = None  # through which its steps go
 
 
 def claim(access: Access, fence: int) -> None:

@@ -1,12 +1,12 @@
 """The contents of a checkpoint path: which directories are checkpoints, and may be removed.
 
 A checkpoint is a directory called ``<number>-<run>``, not a link to one, with the files of
-`checkpoint_files`. A run is a fit, and all fits that resumed from it. Anything else at the path
+`checkpoint.files`. A run is a fit, and all fits that resumed from it. Anything else at the path
 belongs to others: it is not read, not counted and not removed.
 
 A directory is removed only if it holds nothing but files of a checkpoint, and its run is known to
-this fit: its own, one whose manifest it has read (`checkpoint_files.known_runs`), or one that the
-lock of a dead process names (`checkpoint_lock`).
+this fit: its own, one whose manifest it has read (`files.known_runs`), or one that the lock of a
+dead process names (`lock.PathLock`).
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ cdef int _bind(
 
 
 cdef class Pass:
-    """The same rows again and again; see the stub."""
+    """The same rows again and again."""
 
     def __init__(self, GradientSum sum, parts):
         """Each part is what `GradientSum.add` takes."""
