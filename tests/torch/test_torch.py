@@ -591,7 +591,7 @@ class Clamped(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.out = nn.Linear(6, 2)
+        self.out = nn.Linear(6, 3)
 
     def forward(self, x: Any) -> Any:
         with torch.no_grad():
@@ -602,7 +602,7 @@ class Clamped(nn.Module):
 class Bounded(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.embedding, self.out = nn.Embedding(9, 8, max_norm=1.0), nn.Linear(8, 2)
+        self.embedding, self.out = nn.Embedding(9, 8, max_norm=1.0), nn.Linear(8, 3)
 
     def forward(self, x: Any) -> Any:
         return self.out(self.embedding(x.long()[:, 0]))
