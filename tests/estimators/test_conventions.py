@@ -426,8 +426,8 @@ def test_exported_models_predict_whatever_a_reader_wants_of_transformers() -> No
 
 
 def test_no_more_replicas_work_than_there_are_rows() -> None:
-    model = LinearClassifier(n_replicas=10**6, max_iter=2, tol=None).fit(X[:5], Y[:5])
-    assert "(5 replicas" in repr(model.plan_)
+    model = LinearClassifier(n_replicas=10**6, max_iter=2, tol=None).fit(X[:20], Y[:20])
+    assert "(20 replicas" in repr(model.plan_)
 
 
 def test_data_without_columns_is_refused_as_scikit_learn_does() -> None:

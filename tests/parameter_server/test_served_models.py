@@ -214,6 +214,22 @@ def test_the_tensors_of_another_model_are_refused() -> None:
         classifier(server=server).fit(X, Y)
 
 
+def test_tensors_that_another_fit_creates_meanwhile_are_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    create = dps.ParameterServer.create
+
+    def late(self: dps.ParameterServer, tensors: Any, **options: Any) -> Any:
+        create(self, tensors, **options)  # by the other one
+        return create(self, tensors, **options)
+
+    X, y = np.eye(4), np.arange(4) % 2
+    with dps.ParameterServer() as server:
+        monkeypatch.setattr(dps.ParameterServer, "create", late)
+        model = dps.LinearClassifier(server=server).fit(X, y)
+        assert np.array_equal(server.pull("coef_"), model.coef_)
+
+
 def test_what_is_no_server_is_said() -> None:
     with pytest.raises(LookupError, match="no server with name='nowhere'"):
         classifier(server="nowhere").fit(X, Y)

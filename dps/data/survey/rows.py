@@ -301,11 +301,11 @@ def combine(
         if part.defect is not None:
             place = "" if whole else f" in partition {number}"
             raise kind(part.defect.replace("{place}", place))
-    if all(part.n_features == 0 for part in parts if part.total):
-        raise ValueError("Found array with 0 feature(s): X has no columns, 1 is required at least.")
     filled = [number for number, part in enumerate(parts) if part.total]
     if not filled:
         raise ValueError("Found array with 0 sample(s): X has no rows, a minimum of 1 is required.")
+    if not any(parts[number].n_features for number in filled):
+        raise ValueError("Found array with 0 feature(s): X has no columns, 1 is required at least.")
     for number in filled:
         _check_alike(parts[number], parts[filled[0]], number, filled[0])
     if classification:

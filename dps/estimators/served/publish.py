@@ -112,8 +112,14 @@ class Publisher:
                     "train into another server, one model in each"
                 )
         missing = {name: wanted for name, wanted in tensors.items() if name not in there}
-        if missing:
+        if not missing:
+            return
+        try:
             server.create(missing)
+        except ValueError:
+            if not missing.keys() & server.dtypes.keys():
+                raise
+            self._prepare(tensors)  # another fit has created them since
 
     def epochs(
         self, records: Sequence[EpochRecord], trained: Callable[[], Snapshot | None]

@@ -448,13 +448,24 @@ class ServerShards:
 
 
 def _through(card: ServerCard, client: Client | None) -> ServerCard:
-    """The same, to be asked through a client; without one by the worker whose task this is.
-
-    That is asked now: other threads of the task would not know.
-    """
-    node = client or get_worker()
+    """The same, to be asked through a client; without one by the worker whose task this is."""
+    node = client or _worker()
     remotes = tuple(Remote(remote.address, remote.key, node) for remote in card.remotes)
     return replace(card, remotes=remotes)
+
+
+def _worker() -> Worker:
+    """The worker whose task this is, or a thread of a task: then that of the process.
+
+    Raises ValueError: there is none, or some are of other clusters.
+    """
+    try:
+        return get_worker()
+    except ValueError:
+        running = [each for each in Worker._instances if each.status.name == "running"]
+        if len({each.scheduler.address for each in running}) != 1:
+            raise
+        return running[0]
 
 
 def _alive(card: ServerCard) -> dict[str, int]:

@@ -18,6 +18,8 @@ from dps.server.sharding import fastest_shards
 from dps.training.plan.batches import FEWEST, batch_rows
 from dps.training.plan.sharing import cut, level, replica_counts, worth_moving
 
+#: Replicas that there may be though there are fewer rows.
+_WITHOUT_ROWS = 8
 #: As many stored values of X as are worth a further replica where the number is "auto".
 _ELEMENTS_PER_REPLICA = 1 << 17
 #: Runs of rows that make a replica's share, where its rows should be like those of the others.
@@ -93,7 +95,9 @@ def make_plan(
     """
     rows, holders, threads, elements = data
     by_worker = _by_worker(rows, holders)
-    wanted = min(sum(rows), _wanted(n_replicas, len(by_worker), elements, threads))
+    # A few may be without rows; many would only wait for each other.
+    most = max(_WITHOUT_ROWS, sum(rows))
+    wanted = min(most, _wanted(n_replicas, len(by_worker), elements, threads))
     if isinstance(n_replicas, str):
         share = {w: elements * _sum(rows, p) / max(1, sum(rows)) for w, p in by_worker.items()}
         counts = {
