@@ -87,11 +87,12 @@ cdef class Standardised(Coordinates):
         self._mean = _numbers("mean", mean, n_features)
         self._scale = _numbers("scale", scale, n_features)
         self._mix = self._unmix = self._room = NULL
-        self._arrays = [mix, unmix, np.empty(max(1, n_features * n_outputs))]
         if mix is not None:
-            self._mix = _numbers("mix", np.ravel(mix), n_features * n_features)
-            self._unmix = _numbers("unmix", np.ravel(unmix), n_features * n_features)
-            self._room = <double*> <uintptr_t> self._arrays[2].ctypes.data
+            room = np.empty(max(1, n_features * n_outputs))
+            self._arrays = [np.ravel(mix), np.ravel(unmix), room]  # keeps the memory alive
+            self._mix = _numbers("mix", self._arrays[0], n_features * n_features)
+            self._unmix = _numbers("unmix", self._arrays[1], n_features * n_features)
+            self._room = <double*> <uintptr_t> room.ctypes.data
         self.mean, self.scale = mean, scale
         self.scale_0 = scale_0
         self.n_features = n_features

@@ -189,10 +189,12 @@ def test_a_fit_whose_lock_was_taken_over_writes_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lock, look = tmp_path / checkpoint_lock.NAME, Checkpoints.look
+    other = tmp_path / "other"
 
     def taken(self: Checkpoints, *args: Any) -> None:
         if not manifests(tmp_path):
-            lock.write_text(json.dumps({"token": "of another", "runs": []}))
+            other.write_text(json.dumps({"token": "of another", "runs": []}))
+            os.replace(other, lock)  # in one step, as fits do
         look(self, *args)
 
     monkeypatch.setattr(Checkpoints, "look", taken)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +16,6 @@ from numpy.typing import NDArray
 from dps.data.collections.partitions import is_dask, is_dask_frame, is_list, is_part
 from dps.data.collections.results import results_of
 from dps.data.collections.sealed import identity, sealed
-
-if TYPE_CHECKING:
-    pass
 
 
 class Parts:

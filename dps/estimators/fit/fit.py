@@ -243,7 +243,8 @@ def _looked_at(request: Request, cluster: Cluster, trained: int, whole: bool) ->
     )  # fmt: skip
     warn_unless_repeated(found)
     summary = combine(found, classification=estimator._classification, whole=whole)
-    if request.alike is None or len(request.alike) != 1 + summary.n_outputs:
+    labels = len(summary.labels.classes)
+    if request.alike is None or labels or len(request.alike) != 1 + summary.n_outputs:
         return summary
     return summary.after_alike(*np.split(request.alike, [1]))
 

@@ -258,9 +258,7 @@ def _sums(survey: Survey) -> dict[str, NDArray[np.float64]]:
     found["number of stored values"] = np.array([summary.elements, summary.square])
     for name, moments in (("y", summary.targets), ("X", summary.moments)):
         if moments is not None and moments.variance.any():
-            some = np.linspace(0, len(moments.mean) - 1, min(_COLUMNS, len(moments.mean))).astype(
-                int
-            )
+            some = slice(None, None, -(-len(moments.mean) // _COLUMNS))
             mean, deviation = moments.mean[some], np.sqrt(moments.variance[some])
             found[f"deviation of {name}"] = deviation
             # In deviations: a mean may be zero but for rounding.

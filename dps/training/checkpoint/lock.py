@@ -2,8 +2,8 @@
 
 Protocol. The lock is a file that its owner writes before it reads or writes anything else at the
 path, renews every few seconds, and removes when the fit ends. It names the owner's process, and the
-runs whose files the owner may leave there. If somebody removes it, it is written again when it is
-renewed. A fit that finds a lock is refused while the owner lives; otherwise it takes the lock over,
+runs whose files the owner may leave there. If it is removed meanwhile, it is written again when
+it is renewed. A fit that finds a lock is refused while the owner lives; otherwise it takes the lock over,
 and with it the runs. On the owner's host the system says whether the process lives. From another
 host, an owner is dead if it has not renewed the lock for `_STALE_SECONDS`.
 
@@ -168,7 +168,7 @@ class PathLock:
                 if self.is_taken():
                     break
                 self._renewals += 1
-                self._write()  # also where somebody has removed it, or the path
+                self._write()  # also where it has been removed, or the path
         _held.discard(self._owner["token"])
         with contextlib.suppress(Exception):
             if not self.is_taken():
