@@ -2,10 +2,10 @@
 
 Protocol. The lock is a file that its owner writes before it reads or writes anything else at the
 path, renews every few seconds, and removes when the fit ends. It names the owner's process, and the
-runs whose files the owner may leave there. If it is removed meanwhile, it is written again when
-it is renewed. A fit that finds a lock is refused while the owner lives; otherwise it takes the lock over,
-and with it the runs. On the owner's host the system says whether the process lives. From another
-host, an owner is dead if it has not renewed the lock for `_STALE_SECONDS`.
+runs whose files the owner may leave there. If it is removed meanwhile, it is written again when it
+is renewed. A fit that finds a lock is refused while the owner lives; otherwise it takes the lock
+over, and with it the runs. On the owner's host the system says whether the process lives. From
+another host, an owner is dead if it has not renewed the lock for `_STALE_SECONDS`.
 
 Crashes: before the file is written nothing is left; after it, a lock without an owner. Two fits
 that take over a dead owner's lock at the same moment may both pass. So may a fit whose owner was
