@@ -18,6 +18,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -33,6 +34,7 @@ from dps.models.base import WithFeatures
 from dps.training.epochs.records import EpochRecord, EpochReport
 from dps.training.lbfgs.descent import DescentStep, Search
 from dps.training.lbfgs.pieces import Pieces
+from dps.training.replica.blas import one_thread_each
 from dps.training.replica.channel import Channel, raise_unless_ran
 from dps.training.replica.validation import Validation
 
@@ -237,7 +239,8 @@ def _coordinates(model: Model, channel: Channel, rows: Pieces, how: FullBatch) -
         products = _correlations(rows, rows_of_all, channel, model, mean, deviation)
     if channel.rank > 0:  # which takes part in the sums alone
         products = None
-    return featured.standardised(mean, variance, how.l2, how.width, products)
+    with nullcontext() if products is None else one_thread_each():
+        return featured.standardised(mean, variance, how.l2, how.width, products)
 
 
 def _moments(
