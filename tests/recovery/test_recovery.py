@@ -118,6 +118,7 @@ def test_other_ranks_begin_an_epoch_again(client: Client, monkeypatch: pytest.Mo
         EpochProgress, "fits", lambda self, plan: False
     )  # as where no worker is spare
     options: dict[str, Any] = {"max_iter": 3, "batch_size": 100}
+    options["loss"] = slow_loss(0.015)  # the worker is to die before the epoch ends
     model = classifier(client, mode=dps.Sync(snapshot_every=0), **options).fit(*data)
     assert len(losses) == 1
     assert_exact(model)
