@@ -82,7 +82,7 @@ class Scorer:
         options = {**self.options, "client": client, "sample_weight": sample_weight}
         classes = getattr(estimator, "classes_", None)
         if self.method == "predict_proba":
-            # Each column of several labels is of 0 and 1.
+            # With several labels each column holds 0 and 1.
             options["labels"] = None if getattr(estimator, "multilabel_", False) else classes
         elif self.is_of_one and classes is not None and len(classes) == 2:
             code = positive_code(classes)

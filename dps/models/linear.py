@@ -17,8 +17,8 @@ from dps.losses import Loss, SquaredError
 from dps.models.base import CSRRows, Rows
 from dps.models.layout import Layout, Tensor
 
-#: The power of the dtype's rounding that is taken for the least share of a curvature. Steps along
-#: collinear features, where gradients are rounding, are as long as that over this share.
+#: The least share of a curvature is this power of the dtype's rounding error. Along collinear
+#: features gradients are rounding errors, and steps are as long as these over that share.
 _ROUNDING = 0.75
 #: A loss curves less than its bend where rows are predicted well; a penalty does not. So it counts
 #: as much more: its directions are then not the steep ones, in which rounding errors would grow.
@@ -236,8 +236,8 @@ class LinearModel:
 def _roots(curvature: Any, least: float) -> tuple[Any, Any]:
     """Return the symmetric roots of a matrix's inverse and of itself.
 
-    Its diagonal is one whatever is given there: what is missing is the penalty's. No direction is
-    taken to have less than the share `least` of the largest one, which may be rounding.
+    The diagonal is set to one, the penalty included. No direction is taken to curve by less than
+    the share `least` of the largest curvature, which may be rounding.
     """
     np.fill_diagonal(curvature, 1.0)
     found, directions = np.linalg.eigh(curvature)

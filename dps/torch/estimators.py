@@ -97,8 +97,8 @@ class _Torch(UserModelEstimator):
             if sets and not together:
                 raise ValueError(
                     f"{name!r} of the module has momentum=None, whose first step sets the running "
-                    f"means. With mode={self.mode!r} those of all replicas would add up: give it a "
-                    "momentum, or use mode='sync'"
+                    f"means. With mode={self.mode!r} the means of all replicas would add up: give "
+                    "it a momentum, or use mode='sync'"
                 )
 
     def _fitted(self, model: TorchModel, params: NDArray[np.floating]) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def inside_task() -> bool:
 def seceded() -> Iterator[None]:
     """Leave this thread, if it is a task's, to other tasks, as Dask's own calls do while they wait.
 
-    What is waited for may have to run on this worker.
+    The tasks that it waits for may need this worker.
     """
     mine = hasattr(thread_state, "key") and not getattr(thread_state, "actor", False)
     try:

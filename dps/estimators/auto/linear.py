@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dps.estimators.auto.passes import has_kinks, minibatch_only_parameters, passes, refuse_passes
+from dps.estimators.auto.passes import (
+    has_kinks,
+    minibatch_only_parameters,
+    moments_of,
+    passes,
+    refuse_passes,
+)
 from dps.estimators.auto.steps import (
     WIDE_BATCH,
     auto_optimizer,
@@ -129,6 +135,8 @@ def choose_method(estimator: BaseEstimator, survey: Survey, alpha: float) -> Met
         full_batch = passes(
             summary, survey.tol, int(estimator.n_iter_no_change), l2,
             l1=l1, unit=width or _unit(loss, summary), width=width,
+            # Weights of classes are not in the summary's.
+            moments=moments_of(summary) if survey.targets.class_weight is None else None,
         )  # fmt: skip
     batch_size = _batch_size(estimator, summary, wide, survey.partial)
     return Method(

@@ -38,12 +38,14 @@ def passes(
     l1: float = 0.0,
     unit: float = 1.0,
     width: float = 0.0,
+    moments: NDArray[np.float64] | None = None,
 ) -> FullBatch:
     """Passes that end where a step promises little.
 
     patience: passes in a row that each gain too little.
     unit: a square of the gradient that is large.
     width: of the parabolas that stand for a loss's kinks at first; 0: it has none.
+    moments: see `FullBatch`.
     """
     from dps.training.lbfgs.full_batch import FullBatch
 
@@ -65,11 +67,11 @@ def passes(
         width=width,
         near=allowed * (_L1_ERROR if l1 else _KINK_ERROR),
         row_elements=summary.elements / summary.total,
-        moments=_moments(summary),
+        moments=moments,
     )
 
 
-def _moments(summary: DataSummary) -> NDArray[np.float64] | None:
+def moments_of(summary: DataSummary) -> NDArray[np.float64] | None:
     """Mean and variance of each column, where they are known of all."""
     if summary.moments is None or len(summary.moments.columns) < summary.n_features:
         return None

@@ -457,7 +457,7 @@ def _through(card: ServerCard, client: Client | None) -> ServerCard:
 def _worker() -> Worker:
     """The worker whose task this is, or a thread of a task: then that of the process.
 
-    Raises ValueError: there is none, or some are of other clusters.
+    Raises ValueError: there is none, or they belong to several clusters.
     """
     try:
         return get_worker()

@@ -41,9 +41,9 @@ from dps.training.replica.validation import Validation
 #: Stored values of X, of all ranks, from which the spread of the features is estimated. Rare
 #: columns need many: on the flights half of them took five passes more.
 _SAMPLED = 1 << 22
-#: Features up to which their products are looked at; and over how many rows, at least so many
-#: products and rows a feature, and else as many as cost what some passes do.
-_MOST_MIXED, _PRODUCTS, _ROWS_A_FEATURE, _PASSES = 256, 1 << 24, 8, 2
+#: Features up to which their products are looked at, and over how many rows: so many products, at
+#: least so many rows a feature. Some rows of a stream are copied, so the number has a bound.
+_MOST_MIXED, _PRODUCTS, _ROWS_A_FEATURE = 256, 1 << 24, 8
 #: One row of so many is searched first, where that leaves so many rows a parameter.
 _SHARES, _ROWS_A_PARAMETER = (256, 16), 256
 
@@ -270,7 +270,8 @@ def _correlations(
 ) -> NDArray[np.float64]:
     """Correlations of features, over so many rows as cost little beside the passes."""
     width = len(mean)
-    enough = max(_PRODUCTS / width**2, _ROWS_A_FEATURE * width, rows_of_all * _PASSES / width)
+    few = min(_PRODUCTS / width**2, _SAMPLED / width)
+    enough = max(few, _ROWS_A_FEATURE * width)
     share = max(1, int(rows_of_all / enough))
     some = rows.thinned(share) if share > 1 else rows
     lower = np.tril_indices(width)

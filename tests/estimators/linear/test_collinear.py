@@ -19,6 +19,7 @@ from sklearn.preprocessing import StandardScaler
 
 from dps import LinearClassifier, LinearRegressor
 from dps.losses import Huber
+from dps.training.lbfgs.pieces import Pieces
 
 Array = NDArray[np.float64]
 
@@ -172,6 +173,32 @@ def test_the_fit_is_that_of_least_squares_also_over_sampled_rows(dtype: Any) -> 
     best = LinearRegression().fit(X.astype(float), y).score(X, y)
     assert model.n_iter_ < 30
     assert model.score(X, y) > best - 1e-6
+
+
+def test_few_rows_say_how_features_vary_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a stream that is larger than memory would be copied."""
+    products, counts = Pieces.products, []
+
+    def counted(self: Pieces, *args: Any) -> Any:
+        counts.append(self.count)
+        return products(self, *args)
+
+    monkeypatch.setattr(Pieces, "products", counted)
+    X = np.random.default_rng(0).normal(size=(200_000, 128)).astype(np.float32)
+    LinearRegressor().fit(X, X[:, 0])
+    assert 1000 < sum(counts) < 1100
+
+
+def test_weights_of_classes_count_in_the_coordinates() -> None:
+    rng = np.random.default_rng(0)
+    y = (np.arange(20_000) % 500 == 0).astype(int)
+    X = twins(rng, 20_000)
+    X[:, [0, 5]] += y[:, None]
+    model = LinearClassifier(class_weight="balanced", alpha=1e-3).fit(X, y)
+    weights = np.where(y, 250.0, 250 / 499)
+    peer = LinearClassifier(alpha=1e-3).fit(X, y, sample_weight=weights)
+    assert model.n_iter_ < 60
+    np.testing.assert_allclose(model.loss_, peer.loss_, rtol=1e-3)
 
 
 def test_equal_columns_share_their_coefficient() -> None:
