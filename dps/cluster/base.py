@@ -19,7 +19,7 @@ from dps.data.collections.partitions import Counted, Partition, Piece
 from dps.data.exchange import RandomSplit
 from dps.errors import WorkerLostError
 from dps.models.layout import TableSpec
-from dps.server.group.session import Session
+from dps.server.group.session import Check, Session
 from dps.server.placement import Placement
 from dps.server.shard import ShardSpec
 from dps.server.store.snapshots import Snapshot
@@ -205,12 +205,14 @@ class Cluster(ABC):
         and `watch` may be left out.
         """
 
-    def read_after_death(self, session: Session) -> Session:
+    def read_after_death(self, session: Session) -> tuple[Session, Check | None]:
         """The same session, to be read; shards that are gone answer from what they have left.
 
+        Returns a check as well, to be called while shards are asked: it raises ServerLostError
+        once another one is gone.
         Raises ServerLostError: of one of them nothing is left.
         """
-        return session
+        return session, None
 
     def is_retired(self, worker: str | None) -> bool:
         """True if a worker that is gone, or leaves, was asked to."""

@@ -70,8 +70,9 @@ class Options:
         known = [each.name for each in fields(cls)]
         for name in given:
             if name not in known:
-                near = get_close_matches(name, known, 1) or [", ".join(known)]
-                raise ValueError(f"dps has no option dps.{name} of dask.config: use {near[0]}")
+                near = get_close_matches(name, known, 1) or known
+                use = ", ".join(f"dps.{each}" for each in near)
+                raise ValueError(f"dps has no option dps.{name} of dask.config: use {use}")
         return cls(**given)
 
     def __post_init__(self) -> None:

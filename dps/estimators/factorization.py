@@ -315,7 +315,10 @@ class _Factorization(Planned):
         check_is_fitted(self)
         from dps.estimators.export.onnx import onnx_machine
 
-        return onnx_machine(self)
+        try:
+            return onnx_machine(self)
+        except ModuleNotFoundError as error:
+            raise ImportError("to_onnx needs onnx: pip install onnx skl2onnx") from error
 
     def embeddings(self) -> pd.DataFrame:
         """Weights and factors by what they stand for.

@@ -58,6 +58,8 @@ def write_directory(path: PathLike, content: object, arrays: Mapping[str, np.nda
     arrays: mapping of str to array.
     Raises FileExistsError: there is a file of that name, or a directory with files of others.
     """
+    if str(path).startswith(("zip://", "tar://", "libarchive://")):
+        raise ValueError(f"{path} is in an archive: save into a directory, and pack that")
     shown, fs, root = file_system(path)
     found = names_in(fs, root) if fs.exists(root) else []
     before = _named_arrays(fs, root) if MANIFEST in found else None

@@ -1,5 +1,7 @@
 """Optimizers by name: an optimizer is a class and a line in `OPTIMIZERS`."""
 
+import numpy as np
+
 from dps.optimizers.adaptive import Adagrad, Adam, AdamW, ScaledAdagrad
 from dps.optimizers.base import Optimizer
 from dps.optimizers.descent import SGD, Momentum
@@ -14,10 +16,15 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {
 }
 
 
+#: Classes that have been checked.
+_checked: set[type[Optimizer]] = set()
+
+
 def get_optimizer(optimizer: str | Optimizer) -> Optimizer:
     """Return an optimizer, given itself or its name.
 
-    Raises ValueError: if it is neither; the names there are are listed.
+    Raises ValueError: if it is neither; the names there are are listed. Or if it updates a slice in
+    another way than the whole.
 
     Examples
     --------
@@ -25,6 +32,9 @@ def get_optimizer(optimizer: str | Optimizer) -> Optimizer:
     Momentum(learning_rate='auto', momentum=0.9, nesterov=False)
     """
     if isinstance(optimizer, Optimizer):
+        if optimizer.native is None and type(optimizer) not in _checked:
+            _check_slices(optimizer)
+            _checked.add(type(optimizer))
         return optimizer
     if isinstance(optimizer, str) and optimizer in OPTIMIZERS:
         return OPTIMIZERS[optimizer]()
@@ -32,3 +42,29 @@ def get_optimizer(optimizer: str | Optimizer) -> Optimizer:
         f"The 'optimizer' parameter must be an Optimizer or a str among {sorted(OPTIMIZERS)}. "
         f"Got {optimizer!r} instead."
     )
+
+
+def _check_slices(optimizer: Optimizer) -> None:
+    """Raise if an update of slices, which replicas and shards take, is not that of the whole."""
+    grads = np.array([[1.0, -2.0, 0.5, 3.0], [0.25, 1.0, -1.0, 2.0]])
+
+    def updated(*slices: slice) -> list[float]:
+        params, state = np.array([0.5, -1.0, 2.0, 0.25]), np.empty((optimizer.state_rows, 4))
+        optimizer.initialize(state)
+        for step, grad in enumerate(grads, 1):
+            for part in slices:
+                optimizer.update(
+                    params[part], grad[part], state[:, part], step=step, lr=0.1, l1=0.0, l2=0.0
+                )
+        return params.tolist()
+
+    try:
+        whole, halves = updated(slice(4)), updated(slice(2), slice(2, 4))
+    except Exception:  # of the user's code, which the fit locates
+        return
+    if not np.allclose(whole, halves, rtol=1e-6, equal_nan=True):
+        raise ValueError(
+            f"{type(optimizer).__name__}.update is not element-wise, and replicas update slices: "
+            f"two updates of a vector of four make it {whole}, and those of its halves {halves}. "
+            "Let each new parameter depend on its own gradient and state only"
+        )

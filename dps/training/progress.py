@@ -198,11 +198,12 @@ class Progress:
         if timeout is not None:
             server = replace(session.server, timeout=min(timeout, session.server.timeout))
             session = replace(session, server=server)
-        self.session = session = cluster.read_after_death(session)
-        session.stop()
-        _, records = self.take_in()
+        session, check = cluster.read_after_death(session)
+        self.session = session
+        session.stop(check)
+        _, records = self.take_in(check)
         self._call_back(records if report else ())
-        return self.position()
+        return self.position(check)
 
     def _call_back(self, records: Sequence[EpochRecord]) -> None:
         if records and self.job.on_epochs is not None:

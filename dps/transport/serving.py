@@ -236,18 +236,23 @@ def answering(call: Callable[[Any, Any], Any]) -> Callable[[bytes], bytes]:
 
     def answer(message: bytes) -> bytes:
         try:
-            return pickled((True, call(*pickle.loads(message))))
+            result = call(*pickle.loads(message))
         except Exception as error:
-            return pickled((False, error))
+            return pickled(error, False)
+        try:
+            return bytes(pickle.dumps((True, result)))
+        except Exception as error:
+            return pickled(TypeError(f"the result of the call cannot be pickled: {error}"), False)
 
     return answer
 
 
-def pickled(value: Any) -> bytes:
-    """Pickle an answer to a rank; describe an exception that cannot travel."""
+def pickled(error: Exception, *before: bool) -> bytes:
+    """Pickle an exception, and what is sent before it; describe one that cannot travel."""
     try:
-        return pickle.dumps(value)
+        message = bytes(pickle.dumps((*before, error) if before else error))
+        pickle.loads(message)  # some can be pickled, but not unpickled
     except Exception:
-        error = value[1] if isinstance(value, tuple) else value
-        told = RuntimeError(f"{type(error).__name__}: {error}")
-        return bytes(pickle.dumps((False, told) if isinstance(value, tuple) else told))
+        told = RuntimeError(f"{type(error).__name__}: {error} (which cannot be pickled)")
+        message = bytes(pickle.dumps((*before, told) if before else told))
+    return message

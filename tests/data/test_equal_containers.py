@@ -121,6 +121,44 @@ def test_whole_numbers_with_a_gap_keep_their_digits() -> None:
         assert len(dps.LinearClassifier().fit(NUMBERS[1:], given[1:]).classes_) == 2
 
 
+LABELS: dict[str, Any] = {
+    "whole numbers": np.array([0, 3], object),
+    "booleans": np.array([False, True], object),
+    "both": np.array([True, 2], object),
+    "strings of NumPy": np.array(["n", "y"], np.dtypes.StringDType()),
+}
+
+
+@pytest.mark.parametrize("kind", [*LABELS])
+def test_labels_among_objects_are_fitted_scored_and_saved(kind: str) -> None:
+    y = LABELS[kind][(TARGETS > 0).astype(int)]
+    X, lazy = CONTAINERS["dask array"](NUMBERS), da.from_array(y, chunks=40)
+    local, there = dps.LinearClassifier().fit(NUMBERS, y), dps.LinearClassifier().fit(X, lazy)
+    assert local.classes_.tolist() == there.classes_.tolist() == LABELS[kind].tolist()
+    assert local.score(NUMBERS, y) == there.score(X, lazy) > 0.5
+    there.save("memory://labels")
+    assert dps.load("memory://labels").score(NUMBERS, y) == local.score(NUMBERS, y)
+
+
+def test_labels_beyond_64_bits_are_refused() -> None:
+    y = np.array([1, 2**70], object)[(TARGETS > 0).astype(int)]
+    X = CONTAINERS["dask array"](NUMBERS)
+    for data in [(NUMBERS, y), (X, da.from_array(y, chunks=40))]:
+        with pytest.raises(ValueError, match=r"holds 1180591620717411303424, .* as strings"):
+            dps.LinearClassifier().fit(*data)
+
+
+def test_one_weight_for_all_rows_is_none() -> None:
+    y = (TARGETS > 0).astype(int)
+    X, lazy = CONTAINERS["dask array"](NUMBERS), da.from_array(y, chunks=40)
+    plain = dps.LinearClassifier().fit(X, lazy)
+    weighed = dps.LinearClassifier().fit(X, lazy, sample_weight=2.0)
+    np.testing.assert_array_equal(weighed.coef_, plain.coef_)
+    assert weighed.score(X, lazy, sample_weight=0.5) == plain.score(X, lazy)
+    with pytest.raises(ValueError, match="sample_weight must be above 0 and finite, got 0"):
+        weighed.fit(X, lazy, sample_weight=0)
+
+
 def test_encoders_and_splits_take_tables() -> None:
     text = np.where(NUMBERS[:, 0] > 0, "p", "q")
     y = (NUMBERS[:, 0] > 0).astype(int)

@@ -6,7 +6,9 @@ import operator
 import pickle
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
@@ -14,11 +16,14 @@ import cloudpickle
 import numpy as np
 import pytest
 from dask.tokenize import tokenize
+from distributed import Client
 from distributed.protocol import dask_deserialize, dask_serialize, pickle as of_dask
 
+import dps
 from dps.data.collections.partitions import Partition
 from dps.data.collections.sealed import identity, sealed
 from dps.estimators.predict.predict import LinearRaw, RawPredictor
+from dps.losses import LogLoss
 
 #: Passes a pickle on, as Dask's scheduler does, in a process that has no dps.
 PASS_ON = """
@@ -83,6 +88,15 @@ def _(header: dict[str, str], frames: list[bytes]) -> OfDaskAlone:
 
 def test_what_dask_can_send_can_be_sealed() -> None:
     assert pickle.loads(pickle.dumps(sealed(identity, OfDaskAlone("data"))))().name == "data"
+
+
+def test_what_cannot_be_sent_is_named(client: Client) -> None:
+    @dataclass(frozen=True)
+    class Guarded(LogLoss):
+        lock: Any = field(default_factory=threading.Lock)
+
+    with pytest.raises(TypeError, match=r"^Guarded\.lock cannot be sent to workers \(cannot pick"):
+        dps.LinearClassifier(loss=Guarded(), client=client).fit(np.eye(4), [0, 1, 0, 1])
 
 
 def test_equal_functions_have_equal_tokens_and_others_other_ones() -> None:

@@ -13,6 +13,7 @@ import pytest
 from versions import SKLEARN
 
 import dps
+from dps.optimizers import SGD
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 3))
@@ -21,9 +22,9 @@ Y = (X[:, 0] > 0).astype(int)
 
 @pytest.mark.parametrize(
     ("given", "said"),
-    [({"dps.timeuot": 1}, r"no option dps\.timeuot of dask\.config: use timeout"),
-     ({"dps": {"n-shard": 1}}, r"no option dps\.n_shard of dask\.config: use n_shards"),
-     ({"dps.xyz": 1}, r"dps\.xyz .*: use n_shards, rebalance, .*monitor"),
+    [({"dps.timeuot": 1}, r"no option dps\.timeuot of dask\.config: use dps\.timeout"),
+     ({"dps": {"n-shard": 1}}, r"no option dps\.n_shard of dask\.config: use dps\.n_shards"),
+     ({"dps.xyz": 1}, r"dps\.xyz .*: use dps\.n_shards, dps\.rebalance, .*monitor"),
      ({"dps": 3}, r"dps of dask\.config must be a mapping of options, got 3"),
      ({"dps.monitor": "no"}, r"dps\.monitor of dask\.config must be True or False, got 'no'")],
 )  # fmt: skip
@@ -56,6 +57,18 @@ def test_passes_have_no_dropout() -> None:
     for dropout in (0.15, 0, 0.0):
         model = dps.MLPClassifier((4,), optimizer="lbfgs", dropout=dropout, random_state=0)
         assert model.fit(X, Y).score(X, Y) > 0.9
+
+
+def test_an_optimizer_that_mixes_parameters_is_refused() -> None:
+    class Shared(SGD):
+        """Its step depends on the mean of all squares, as Adafactor's does."""
+
+        def update(self, params: Any, grad: Any, state: Any, *, lr: float, **_: Any) -> bool:
+            params -= lr * grad / np.sqrt(np.mean(grad**2))
+            return True
+
+    with pytest.raises(ValueError, match=r"Shared\.update is not element-wise.*halves"):
+        dps.LinearClassifier(optimizer=Shared()).fit(X, Y)
 
 
 def test_a_penalty_that_is_none_has_no_strength() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -115,6 +116,13 @@ def test_of_a_table_of_rows_that_have_come() -> None:
     model.fit(WIDE.astype(np.float32), TARGETS["two"])
     rows = WIDE.toarray().astype(np.float32)
     check(model, rows, {"X": rows}, 1e-5)
+
+
+def test_the_package_that_it_needs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = dps.FMClassifier(max_iter=1).fit(np.eye(4), [0, 1, 0, 1])
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(ImportError, match="to_onnx needs onnx: pip install onnx skl2onnx"):
+        machine.to_onnx()
 
 
 def test_what_has_no_onnx_is_said() -> None:

@@ -224,6 +224,11 @@ def files(path: Path) -> list[str]:
     return sorted(file.name for file in path.iterdir())
 
 
+def test_an_archive_is_no_place_for_a_model(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"zip.* is in an archive: save into a directory"):
+        dps.LinearClassifier().save(f"zip://model::{tmp_path}/model.zip")
+
+
 def test_a_save_takes_the_place_of_an_older_one_and_of_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "model"
     dps.LinearRegressor().fit(X, Y).save(path)

@@ -732,6 +732,41 @@ def test_a_function_on_a_shard_that_asks_it_is_refused(client: Client) -> None:
         server.apply("w", recursive)
 
 
+class TwoWords(Exception):
+    """Can be pickled, but not unpickled."""
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(f"{first} {second}")
+
+
+def test_what_a_function_raises_or_returns_and_cannot_be_sent_is_described(client: Client) -> None:
+    def raising(values: Any) -> None:
+        raise TwoWords("too", "bad")
+
+    with dps.ParameterServer({"w": np.zeros(2)}, name="tells", client=client) as server:
+        for kind, words, function in [
+            (RuntimeError, "TwoWords: too bad", raising),
+            (TypeError, "result of the call cannot be pickled", lambda values: (n for n in values)),
+            (LookupError, "a function of `apply` cannot reach servers",
+             lambda values: dps.ParameterServer.connect("tells")),
+        ]:  # fmt: skip
+            with pytest.raises(kind, match=words):
+                server.apply("w", function)
+
+
+def test_connections_that_are_no_longer_used_are_closed(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(access, "_KEPT", 0.0)
+    with dps.ParameterServer({"w": np.zeros(2)}, client=client, n_shards=1) as server:
+        in_threads(server)
+
+        def served(dask_worker: Any) -> int:
+            return sum(each.name.startswith("dps-service") for each in threading.enumerate())
+
+        until(lambda: server.add("w", 1.0) or sum(client.run(served).values()) <= 1, "they end")
+
+
 def test_clients_take_turns_by_waiting_for_writes(way: dict[str, Any]) -> None:
     with dps.ParameterServer({"w": np.zeros(4)}, n_shards=2, **way) as server:
         turns: list[int] = []

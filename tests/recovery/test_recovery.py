@@ -337,6 +337,28 @@ def test_the_clients_copy_counts_where_nothing_else_is_left(
     assert losses[0].epoch - losses[0].redone > 1  # not from the beginning
 
 
+def test_a_second_shard_that_dies_as_the_first_is_read_is_not_waited_for(
+    client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    configure(n_shards=2)
+    read, killed = DaskCluster.read_after_death, []
+
+    def killing(self: DaskCluster, session: Any) -> Any:
+        found = read(self, session)
+        for handle in found[0].shards:
+            if (worker := getattr(handle.endpoint, "address", None)) and not killed:
+                killed.append(worker)
+                kill(client, worker)
+                until(lambda: worker not in client.nthreads(), "Dask knows")
+        return found
+
+    monkeypatch.setattr(DaskCluster, "read_after_death", killing)
+    killing_after(monkeypatch, 2, lambda: kill(client, min(client.nthreads())))
+    assert_exact(classifier(client, max_iter=60).fit(*rows()))
+    assert killed
+    assert "another shard's worker has died" in caplog.text
+
+
 def test_a_fit_by_a_table_goes_on(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({name: rng.integers(0, 300, ROWS) for name in "uv"}).astype("category")
@@ -558,11 +580,18 @@ def test_a_worker_that_thaws_takes_part_again(monkeypatch: pytest.MonkeyPatch) -
         thawing.start()
         configure(timeout=2)
         model = classifier(client, max_iter=100, n_replicas=2)
-        model.fit(*rows())
+        data = client.persist([da.from_array(each, chunks=ROWS // 4) for each in rows()])
+        model.fit(*data)
         thawing.join()
         assert_exact(model)
         assert [frozen in loss.what for loss in model.fit_report_.losses] == [True]
         assert sorted(model.plan_.workers) == sorted(pids)
+        keys = [future.key for future in futures_of(data)]
+        assert client.run_on_scheduler(pins, keys=keys) == [None] * len(keys)
+
+
+def pins(dask_scheduler: Any, keys: list[Any]) -> list[Any]:
+    return [dask_scheduler.tasks[key].worker_restrictions or None for key in keys]
 
 
 @pytest.mark.slow
@@ -865,7 +894,7 @@ def test_a_worker_that_is_to_hang_up_for_many_fits_at_once_lives_on() -> None:
                 unpin(client, [length.key], {there}, 5.0)
             # It is to be called again while a worker is silent: Dask asks that one again.
             until(
-                lambda: length.done() or unpin(client, [length.key], {there}, 5.0),
+                lambda: length.done() or unpin(client, [length.key], {there}, 5.0) is None,
                 "the bytes are made again",
                 20.0,
             )

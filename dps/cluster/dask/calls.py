@@ -316,8 +316,9 @@ def watched(
             check()
             if time.monotonic() > deadline:
                 raise ClusterError(
-                    f"{what} has not ended for {timeout:g} s; is a worker frozen or overloaded? "
-                    "raise its timeout, dps.timeout of dask.config for fits, if it may take longer"
+                    f"{what} has not ended for {timeout:g} s; is a worker frozen or overloaded, or "
+                    "paused by Dask since its memory is nearly full? give it more memory, or raise "
+                    "its timeout, dps.timeout of dask.config for fits, if it may take longer"
                 )
     except (OSError, *CANCELLED) as error:
         until_known(check)

@@ -41,7 +41,7 @@ from dps.data.exchange import RandomSplit
 from dps.data.keep.disk import forget_files
 from dps.errors import ClusterError, ServerLostError, VersionError, WorkerLostError
 from dps.monitor.dashboard import show_fits
-from dps.server.group.session import Session, Stores
+from dps.server.group.session import Check, Session, Stores
 from dps.server.memory.files import remove_files_of
 from dps.server.memory.host import host_id
 from dps.server.placement import Placement
@@ -305,10 +305,10 @@ class DaskCluster(Cluster):
             self._threads = self._work.present()
         self._threads = {worker: n for worker, n in self._threads.items() if worker in alive}
 
-    def read_after_death(self, session: Session) -> Session:
+    def read_after_death(self, session: Session) -> tuple[Session, Check]:
         """The same session; shards of workers that have died answer from what these have left.
 
-        Raises ServerLostError: nothing has been left that can be read.
+        See `Cluster.read_after_death`.
         """
         alive = self._work.living(session.server.timeout)
         # Also workers that were started again, at the address of the shard's.
@@ -327,7 +327,13 @@ class DaskCluster(Cluster):
             handles.append(replace(handle, endpoint=found))
         server = replace(session.server, shards=tuple(handle.endpoint for handle in handles))
         hosts = (h for h in session.hosts if getattr(h.endpoint, "address", "") in alive)
-        return Session(server, tuple(handles), tuple(hosts))
+        asked = {h.endpoint.address for h in handles if isinstance(h.endpoint, Remote)}
+
+        def check() -> None:
+            for worker in sorted(asked - set(self._work.living())):
+                raise ServerLostError("another shard's worker has died", worker=worker)
+
+        return Session(server, tuple(handles), tuple(hosts)), check
 
     def is_retired(self, worker: str | None) -> bool:
         """True if a worker that is gone, or leaves, was asked to."""
@@ -355,6 +361,9 @@ class DaskCluster(Cluster):
         alive = self._end_group()
         self._sender.finish(grace() if alive else 0.0)
         self._run_on(forget_files, self._data.close(alive))
+        if alive:
+            with contextlib.suppress(ClusterError):  # busy or dead: the pins are gone with it
+                self._work.pin_again()
 
     def _end_group(self) -> Mapping[str, int]:
         """Stop replicas and free the windows; the workers that there are."""

@@ -26,7 +26,7 @@ from dps.cluster.dask.loading import (
     send,
     slices_of,
 )
-from dps.cluster.dask.scheduler.standing import homes_after, unpin
+from dps.cluster.dask.scheduler.standing import homes_after
 from dps.cluster.dask.tasks import call_on_each, call_unopened, cut_out
 from dps.cluster.dask.work import FitWork
 from dps.data.collections.partitions import Partition, Piece, is_dask
@@ -417,7 +417,7 @@ class PlacedData:
                 "began: does it fit into their memory?"
             )
         placed = [value.key for part in self._partitions for value in _futures(part)]
-        unpin(self._work.client, placed, self._work.silent, self._work.timeout)
+        self._work.unpin(placed)
         self._release({f.key for number in lost for f in _futures(self._partitions[number])})
         unmade = [number for number, stage in enumerate(self._stages) if stage < 0]
         gone = {number for number in unmade if self._origins[number] is None}

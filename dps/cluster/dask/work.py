@@ -7,16 +7,18 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from distributed import Client, Future
 
+from dps.cluster.base import grace
 from dps.cluster.dask.calls import ask, await_futures, fetch, ids, living, present, staying
 from dps.cluster.dask.scheduler.silence import silent_among
-from dps.cluster.dask.scheduler.standing import standing, unpin
+from dps.cluster.dask.scheduler.standing import Pins, pin_again, standing, unpin
 from dps.cluster.dask.spans import FitSpan
 from dps.data.collections.partitions import Counted, Partition
-from dps.data.collections.sealed import sealed
+from dps.data.collections.sealed import check_pickles, sealed
 from dps.errors import ClusterError, WorkerLostError
 
 _log = logging.getLogger("dps")
@@ -52,6 +54,7 @@ class FitWork:
         self._loaded = 0, 0
         self.span = FitSpan()
         self._names = 0
+        self._pins: Pins = {}  # of tasks, as they were before this fit changed them
 
     def name(self) -> str:
         """A unique part of the keys of tasks: the fit, and a number."""
@@ -61,14 +64,17 @@ class FitWork:
     def submit(self, function: Callable[..., Any], *args: Any, **options: Any) -> Future:
         """Submit a task of this fit; what of dps it takes is bound to the function."""
         with self.span():
-            return self.client.submit(sealed(function), *args, **options)
+            try:
+                return self.client.submit(sealed(function), *args, **options)
+            except TypeError:  # in which Dask shows the whole task
+                check_pickles(sealed(function))
+                raise
 
     def wait(self, futures: Sequence[Future], of: Mapping[Future, int] | None = None) -> None:
         """Wait for pinned tasks; `of` gives the partition of each, for reports of loading."""
         keys = [future.key for future in futures]
 
-        def free() -> None:
-            unpin(self.client, keys, self.silent, self.timeout)
+        free = partial(self.unpin, keys)
 
         def check() -> None:
             self.check()
@@ -108,7 +114,7 @@ class FitWork:
         since, before, freed = time.monotonic(), -1, -math.inf
         while wanted:
             if time.monotonic() - freed > _UNPIN_EVERY_SECONDS and (self.silent or freed < 0):
-                unpin(self.client, wanted, self.silent, self.timeout)
+                self.unpin(wanted)
                 freed = time.monotonic()
             found = ask(
                 self.client, "_run_on_scheduler", self.timeout,
@@ -138,6 +144,15 @@ class FitWork:
         except ClusterError as error:
             self.raise_if_unresponsive(error.worker, self.needed, self.check)
             raise
+
+    def unpin(self, keys: Sequence[Any]) -> None:
+        """Let those that stay run what these tasks need, see `standing.unpin`."""
+        self._pins = unpin(self.client, keys, self.silent, self.timeout) | self._pins
+
+    def pin_again(self) -> None:
+        """Give tasks back the pins that they had before this fit."""
+        if self._pins:
+            pin_again(self.client, self._pins, grace())
 
     def living(self, timeout: float | None = None) -> dict[str, int]:
         """The workers that there are now, and their threads."""

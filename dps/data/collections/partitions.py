@@ -66,22 +66,31 @@ def is_frame(value: Any) -> bool:
 
 
 def unmasked(values: Any) -> Any:
-    """A masked array with NaN, or None, in place of what is masked; anything else as it is.
+    """An array in a dtype that scikit-learn, files and kernels know; anything else as it is.
+
+    Masked values become NaN, or None. Strings of NumPy's `StringDType` become objects, and objects
+    that are all whole numbers or booleans such an array.
 
     Examples
     --------
-    >>> unmasked(np.ma.masked_equal([1, 2, -9], -9))
-    array([ 1.,  2., nan])
+    >>> unmasked(np.ma.masked_equal([1, 2, -9], -9)), unmasked(np.array([1, 2], object))
+    (array([ 1.,  2., nan]), array([1, 2]))
     """
-    if not isinstance(values, np.ma.MaskedArray):
+    if not isinstance(values, np.ndarray):
         return values
-    if not np.ma.getmaskarray(values).any():
-        return np.ma.getdata(values)
-    numbers = values.dtype.kind in "biuf"
-    dtype = np.result_type(values.dtype, np.float32) if numbers else object
-    made = np.ma.getdata(values).astype(dtype)
-    made[np.ma.getmaskarray(values)] = np.nan if numbers else None
-    return made
+    if isinstance(values, np.ma.MaskedArray):
+        mask, values = np.ma.getmaskarray(values), np.ma.getdata(values)
+        if mask.any():
+            numbers = values.dtype.kind in "biuf"
+            dtype = np.result_type(values.dtype, np.float32) if numbers else object
+            values = values.astype(dtype)
+            values[mask] = np.nan if numbers else None
+    if values.dtype.kind == "T":
+        return values.astype(object)
+    if values.dtype == object and values.size and isinstance(values.flat[0], int | np.integer):
+        made = np.array(values.tolist())
+        return made if made.dtype.kind in "biu" and made.shape == values.shape else values
+    return values
 
 
 def as_pandas(value: object) -> Any:

@@ -13,7 +13,8 @@ from dps.errors import ClusterError
 #: Why something is not computed that needs what Dask held.
 LOST = (
     "data is no longer on the cluster that was persisted or scattered: the client that made it is "
-    "closed, or its worker is gone; make it again"
+    "closed, or its worker is gone; make it again. If len() of new data fails too, Dask has lost "
+    "it, as it does with some columns of a parquet file: repartition, then persist"
 )
 
 

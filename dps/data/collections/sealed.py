@@ -82,3 +82,30 @@ def _closed(contents: bytes) -> Callable[..., Any]:
 def identity(value: object) -> Any:
     """The task that holds something for others."""
     return value
+
+
+def check_pickles(function: Any) -> None:
+    """Raise if what a function is bound to cannot be pickled.
+
+    Raises TypeError: which attribute of which class it is.
+    """
+    import cloudpickle
+
+    def search(value: Any, place: str) -> None:
+        try:
+            cloudpickle.dumps(value)
+            return
+        except Exception as error:
+            why = error
+        bound = (*value.args, *value.keywords.values()) if isinstance(value, partial) else ()
+        named = vars(value) if hasattr(value, "__dict__") else {}
+        for part in bound:
+            search(part, type(part).__name__)
+        for name, part in named.items():
+            search(part, f"{type(value).__name__}.{name}")
+        raise TypeError(
+            f"{place} cannot be sent to workers ({why}): make it where it is first used, and leave "
+            "it out of __getstate__"
+        ) from why
+
+    search(function, function.__name__)

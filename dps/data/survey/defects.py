@@ -276,6 +276,11 @@ def _defect_of_objects(labels: np.ndarray) -> str | None:
                 "strings or dates"
             )
     kinds = sorted({type(value).__name__ for value in labels})
+    if kinds == ["int"]:
+        large = max(labels, key=abs)
+        return (
+            f"y{{place}} holds {large}, which takes more than 64 bits: give such labels as strings"
+        )
     if "str" in kinds and len(kinds) > 1:  # which have no order
         names = ", ".join(kinds)
         return f"y{{place}} holds labels of several types ({names}): give labels of one"

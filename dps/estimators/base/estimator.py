@@ -22,7 +22,7 @@ from dps.data.collections.parts import one_graph
 from dps.estimators.base.habits import refuse_unknown
 from dps.estimators.base.trainable import Trainable
 from dps.estimators.fit.encoding import select
-from dps.estimators.fit.inputs import plain
+from dps.estimators.fit.inputs import as_weights, plain
 from dps.estimators.predict.predict import (
     EncodedPredictor,
     Finish,
@@ -155,7 +155,7 @@ class DistributedEstimator(Trainable):
 
         X = self._table(X, fitting=True)
         held = ValidationData.of(self._table(validation[0]), *validation[1:])
-        given = Given(X, as_pandas(y), as_pandas(sample_weight), held, **options)
+        given = Given(X, as_pandas(y), as_weights(sample_weight), held, **options)
         with (
             client_of(self.client, Options.now().timeout) as client,
             server_of(self.server, client) as server,
@@ -210,7 +210,7 @@ class DistributedEstimator(Trainable):
 
     def _scored(self, metric: str, X: Any, y: Any, weight: Any) -> float:
         """A score of predictions: scikit-learn's, or where these are lazy by sums."""
-        X, y, weight = one_graph(as_pandas(X), as_pandas(y), as_pandas(weight))
+        X, y, weight = one_graph(as_pandas(X), as_pandas(y), as_weights(weight))
         predicted = self.predict(X)
         if not is_dask(predicted):
             import sklearn.metrics

@@ -17,6 +17,7 @@ from sklearn.utils.validation import validate_data
 from dps.data.collections.alignment import partitions_of
 from dps.data.collections.partitions import (
     Partition,
+    as_pandas,
     check_columns,
     check_names,
     is_dask,
@@ -83,11 +84,18 @@ def _targets(y: Any, classification: bool) -> Any:
     return y.astype(np.float64) if y.dtype == object and not classification else y
 
 
+def as_weights(sample_weight: Any) -> Any:
+    """Weights in a known container; a number for all rows is as none, since they average 1."""
+    if not isinstance(sample_weight, Real):
+        return as_pandas(sample_weight)
+    if not 0 < float(sample_weight) < np.inf:
+        raise ValueError(f"sample_weight must be above 0 and finite, got {sample_weight}")
+    return None
+
+
 def _weights(sample_weight: Any, rows: int) -> Any:
     if sample_weight is None:
         return None
-    if isinstance(sample_weight, Real):
-        sample_weight = np.full(rows, sample_weight)
     sample_weight = check_array(
         sample_weight, ensure_2d=False, ensure_min_samples=0, allow_nd=True, dtype=np.float64,
         ensure_all_finite=False, input_name="sample_weight",

@@ -20,7 +20,7 @@ from dps.data.feed.targets import TargetEncoding
 from dps.data.survey.labels import Labels, check_kinds
 from dps.data.survey.rows import DataSummary, Inspection, inspect_kept, warn_unless_repeated
 from dps.estimators.fit.encoding import Encoding, as_frame, select
-from dps.estimators.fit.inputs import partitions_for
+from dps.estimators.fit.inputs import as_weights, partitions_for
 from dps.losses import Loss
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class ValidationData:
                 f"{given} was given without {'y_val' if X is not None else 'X_val'}: validation "
                 "data takes X_val and y_val, and sample_weight_val if rows have weights"
             )
-        return cls(as_pandas(X), as_pandas(y), as_pandas(weight))
+        return cls(as_pandas(X), as_pandas(y), as_weights(weight))
 
     def partitions(
         self,

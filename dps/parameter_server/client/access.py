@@ -148,7 +148,8 @@ class RemoteAccess:
         self._remote, self._timeout, self._moves = remote, timeout, moves
         self._mapped = map_parts(spec, shard, card)
         self._seen = 0.0
-        self._idle: list[Caller] = []
+        #: Wires, and since when none has used them, the longest first.
+        self._idle: list[tuple[Caller, float]] = []
         self._lock, self._moving = threading.Lock(), threading.Lock()
         self._calls_until = 0.0  # by the monotonic clock, after a connection could not be made
         self._looping: threading.Thread | None = None  # that of the event loop
@@ -307,7 +308,7 @@ class RemoteAccess:
             with self._lock:
                 remote = self._remote
                 if self._idle and before is None:
-                    return self._idle.pop(), remote
+                    return self._idle.pop()[0], remote
             try:
                 return self._connect(before), remote
             except ServerLostError as error:
@@ -323,12 +324,14 @@ class RemoteAccess:
 
     def give_back(self, caller: Caller, remote: Remote) -> None:
         """Keep a wire for the next request, unless it is of no more use."""
-        if not caller.broken and self._leave.alive:
-            with self._lock:
-                if remote is self._remote:
-                    self._idle.append(caller)
-                    return
-        caller.close()
+        now, ended = time.monotonic(), [caller]
+        with self._lock:
+            if not caller.broken and self._leave.alive and remote is self._remote:
+                self._idle.append((caller, now))
+                ended = [old for old, since in self._idle if now - since > _KEPT]
+                del self._idle[: len(ended)]  # the last to come is the first to go
+        for each in ended:
+            each.close()
 
     def _check(self) -> None:
         """Raise if the shard cannot be reached."""
@@ -380,9 +383,9 @@ class RemoteAccess:
             return None
 
 
-def _leave(idle: list[Caller]) -> None:
+def _leave(idle: list[tuple[Caller, float]]) -> None:
     while idle:
-        idle.pop().close()
+        idle.pop()[0].close()
 
 
 def shard_key(server: str, shard: int) -> str:

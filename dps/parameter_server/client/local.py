@@ -143,7 +143,9 @@ def find(client: Any, name: str) -> Place:
     if client is None:
         if name not in _named:
             raise LookupError(
-                f"there is no server with name={name!r} in this process; there are {sorted(_named)}"
+                f"there is no server with name={name!r} in this process; there are "
+                f"{sorted(_named)}. To find one on a cluster, give a client or call this in a "
+                "task; a function of `apply` cannot reach servers"
             )
         return _named[name]
     from dps.parameter_server.client import dask as servers

@@ -13,6 +13,9 @@ from distributed import Client
 
 from dps.cluster.dask.calls import ask
 
+#: By the key of a task: workers that may run it, and whether others may where these are not there.
+Pins = dict[Any, tuple[set[str], bool]]
+
 
 def homes_after(holders: Sequence[str], alive: Sequence[str]) -> list[str]:
     """The worker of each partition once some workers have gone.
@@ -45,7 +48,7 @@ def homes_after(holders: Sequence[str], alive: Sequence[str]) -> list[str]:
 # The scheduler runs `free` by itself, so it is one function.
 def unpin(  # noqa: C901
     client: Client, keys: Sequence[Any], silent: Collection[str], timeout: float
-) -> None:
+) -> Pins:
     """Let those that stay run what some keys need that workers have, or are to run, that do not.
 
     Dask keeps the pin of a task that it knows when it is submitted again, and would wait for ever.
@@ -54,12 +57,13 @@ def unpin(  # noqa: C901
     What only silent workers hold or run is begun again; of what was scattered to them nothing is
     done, since they may come back. While there are some it is to be called again: Dask gives them
     something to do still.
+    Returns the pins that were, for `pin_again`.
     """
 
-    def free(dask_scheduler: Any, keys: Sequence[Any], silent: set[str]) -> list[str]:
+    def free(dask_scheduler: Any, keys: Sequence[Any], silent: set[str]) -> tuple[list[str], Pins]:
         from time import time
 
-        roots, left, seen, stuck = set(keys), list(keys), set(), {}
+        roots, left, seen, stuck, were = set(keys), list(keys), set(), {}, {}
         staying = {
             address
             for address, worker in dask_scheduler.workers.items()
@@ -76,6 +80,7 @@ def unpin(  # noqa: C901
             left += [other.key for other in task.dependencies]
             pinned, at = task.worker_restrictions, task.processing_on
             if (pinned or silent) and staying.isdisjoint(pinned or ()):
+                were[task.key] = set(pinned or ()), task.loose_restrictions
                 task.worker_restrictions = staying.copy() if silent else set()
                 task.loose_restrictions = True
                 if task.state == "no-worker":
@@ -87,7 +92,8 @@ def unpin(  # noqa: C901
                 stuck[task.key] = "released"
         dask_scheduler.transitions(stuck, f"dps-set-free-{time()}")
         tasks = filter(None, map(dask_scheduler.tasks.get, seen))
-        return list({task.processing_on.address for task in tasks if task.processing_on} & staying)
+        running = {task.processing_on.address for task in tasks if task.processing_on}
+        return list(running & staying), were
 
     def drop_connections(dask_worker: Any, silent: set[str]) -> None:
         from contextlib import suppress
@@ -97,7 +103,7 @@ def unpin(  # noqa: C901
             with suppress(RuntimeError):  # it is at that already, for another fit
                 dask_worker._handle_remove_worker(other, f"dps-hang-up-{time()}")
 
-    fetching = ask(
+    fetching, were = ask(
         client, "_run_on_scheduler", timeout, function=free, keys=list(keys), silent=silent,
     )  # fmt: skip
     if silent and fetching:
@@ -108,6 +114,19 @@ def unpin(  # noqa: C901
         gone = set(silent)  # which may change before it is sent
         asking = client._run(drop_connections, silent=gone, workers=fetching, on_error="return")
         asyncio.run_coroutine_threadsafe(asking, client.loop.asyncio_loop)
+    return were
+
+
+def pin_again(client: Client, pins: Pins, timeout: float) -> None:
+    """Give tasks back their pins, unless all workers have gone to which they were pinned."""
+
+    def pin(dask_scheduler: Any, pins: Pins) -> None:
+        for key, (workers, loose) in pins.items():
+            task = dask_scheduler.tasks.get(key)
+            if task is not None and not (workers and workers.isdisjoint(dask_scheduler.workers)):
+                task.worker_restrictions, task.loose_restrictions = workers, loose
+
+    ask(client, "_run_on_scheduler", timeout, function=pin, pins=pins)
 
 
 def standing() -> Callable[..., dict[Any, str]]:
