@@ -202,7 +202,7 @@ def test_containers_that_cannot_be_aligned() -> None:
     fails("partition 1 of X is a ndarray", [data[0], X], labels[:2], kind=TypeError)
     fails("y is a ndarray and X is a Dask collection of unknown", data, Y, kind=TypeError)
     fails("y comes in partitions and X does not", X, labels, kind=TypeError)
-    fails("sample_weight is a float: give a vector", array(X), array(Y), 2.0, kind=TypeError)
+    fails("sample_weight is a str: give a vector", array(X), array(Y), "balanced", kind=TypeError)
     fails("must be a dask array or dataframe here.*got Bag", dask.bag.from_sequence([1]), labels,
           kind=TypeError)  # fmt: skip
     fails("y must be an array or a series, got Bag", array(X), dask.bag.from_sequence(Y.tolist()),

@@ -743,12 +743,10 @@ def test_what_a_function_raises_or_returns_and_cannot_be_sent_is_described(clien
     def raising(values: Any) -> None:
         raise TwoWords("too", "bad")
 
-    with dps.ParameterServer({"w": np.zeros(2)}, name="tells", client=client) as server:
+    with dps.ParameterServer({"w": np.zeros(2)}, client=client) as server:
         for kind, words, function in [
             (RuntimeError, "TwoWords: too bad", raising),
             (TypeError, "result of the call cannot be pickled", lambda values: (n for n in values)),
-            (LookupError, "a function of `apply` cannot reach servers",
-             lambda values: dps.ParameterServer.connect("tells")),
         ]:  # fmt: skip
             with pytest.raises(kind, match=words):
                 server.apply("w", function)

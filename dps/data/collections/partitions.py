@@ -68,7 +68,7 @@ def is_frame(value: Any) -> bool:
 def unmasked(values: Any) -> Any:
     """An array in a dtype that scikit-learn, files and kernels know; anything else as it is.
 
-    Masked values become NaN, or None. Strings of NumPy's `StringDType` become objects, and objects
+    Masked values become NaN, or None. NumPy's strings of variable width become objects, and objects
     that are all whole numbers or booleans such an array.
 
     Examples
