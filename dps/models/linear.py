@@ -17,6 +17,8 @@ from dps.losses import Loss, SquaredError
 from dps.models.base import CSRRows, Rows
 from dps.models.layout import Layout, Tensor
 
+#: A deviation below so many roundings of the mean is none.
+ROUNDINGS = 64
 #: The least share of a curvature is this power of the dtype's rounding error. Along collinear
 #: features gradients are rounding errors, and steps are as long as these over that share.
 _ROUNDING = 0.75
@@ -205,7 +207,7 @@ class LinearModel:
         """
         bend = 1 / width if width else self.loss.bend
         # The rounding error of a constant feature is no variance.
-        rounding = 64 * float(np.finfo(self.dtype).eps)
+        rounding = ROUNDINGS * float(np.finfo(self.dtype).eps)
         variance = np.where(variance > (rounding * mean) ** 2, variance, 0.0)
         unit = np.ones(self.n_features) if self.scale is None else self.scale
         if self.fit_intercept:

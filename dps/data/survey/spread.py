@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from dps._kernels.moments import column_moments
 from dps.data.feed.blocks import SparseFeatures, features_of
+from dps.models.linear import ROUNDINGS
 
 #: Stored values of a partition that are looked at.
 _SAMPLED = 1 << 19
@@ -22,8 +23,6 @@ _SAMPLED = 1 << 19
 _GUESSED = 256
 #: Deviations from zero at which a mean may lie.
 _NEAR = 0.5
-#: A deviation below so many roundings of the mean is none.
-_ROUNDINGS = 64
 
 
 @dataclass(frozen=True)
@@ -107,7 +106,7 @@ class Spread:
         with np.errstate(over="ignore", invalid="ignore"):  # of what is huge, see below
             squares = self.square - 2 * at * self.total + at * at * count
             found = np.sqrt(np.maximum(squares / count, 0.0))
-        constant = found <= _ROUNDINGS * float(np.finfo(dtype).eps) * np.abs(at)
+        constant = found <= ROUNDINGS * float(np.finfo(dtype).eps) * np.abs(at)
         found = np.where(constant, np.abs(at), found)
         # Values whose squares are no doubles are left as they are, and training says what follows.
         found = np.where((found > 0) & np.isfinite(found), found, 1.0)
@@ -198,9 +197,9 @@ class Moments:
         found = np.repeat([[0.0], [1.0]], n_features, axis=1)
         deviation, info = np.sqrt(self.variance), np.finfo(dtype)
         # Squares are doubles, whatever the rows are.
-        least = max(_ROUNDINGS * float(info.tiny), float(np.finfo(np.float64).tiny) ** 0.5)
+        least = max(ROUNDINGS * float(info.tiny), float(np.finfo(np.float64).tiny) ** 0.5)
         sane = (deviation > least) & (deviation < float(info.max) ** 0.5)
-        sane &= deviation > _ROUNDINGS * float(info.eps) * np.abs(self.mean)
+        sane &= deviation > ROUNDINGS * float(info.eps) * np.abs(self.mean)
         found[0, self.columns] = np.where(np.isfinite(self.mean), self.mean, 0.0)
         found[1, self.columns] = np.where(sane, deviation, 1.0)
         return found

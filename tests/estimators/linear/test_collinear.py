@@ -53,6 +53,7 @@ KINDS: dict[str, Callable[[np.random.Generator, int], Array]] = {
     "deficient": lambda rng, n: rng.normal(size=(n, 4)) @ rng.normal(size=(4, 12)),
     "scales": lambda rng, n: rng.normal(size=(n, 8)) * 10.0 ** rng.uniform(-6, 6, 8) + 1e3,
     "tails": lambda rng, n: rng.standard_t(3, size=(n, 8)) @ rng.normal(size=(8, 8)),
+    "wide": lambda rng, n: rng.normal(size=(n, 280)),  # more than are looked at in pairs
     "one-hot": lambda rng, n: np.eye(10)[rng.integers(0, 10, n)],
 }
 LOSSES = ["squared_error", "huber", "poisson", "log_loss", "squared_hinge", "classes"]
@@ -147,7 +148,7 @@ def excess(number: int, kind: str, loss: str, penalty: float | None) -> float:
 
 @pairs(kind=list(KINDS), loss=LOSSES, penalty=PENALTIES)
 def test_what_has_converged_is_at_the_optimum(kind: str, loss: str, penalty: float | None) -> None:
-    assert excess(len(kind) + len(loss), kind, loss, penalty) < 3e-6
+    assert excess(len(kind) + len(loss), kind, loss, penalty) < 1e-6
 
 
 @pytest.mark.slow
@@ -156,7 +157,7 @@ def test_what_has_converged_is_at_the_optimum_for_many(kind: str) -> None:
     found = [
         excess(number, kind, LOSSES[number % 6], PENALTIES[number // 6 % 4]) for number in range(24)
     ]
-    assert max(found) < 3e-6
+    assert max(found) < 1e-6
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -173,6 +174,15 @@ def test_the_fit_is_that_of_least_squares_also_over_sampled_rows(dtype: Any) -> 
     best = LinearRegression().fit(X.astype(float), y).score(X, y)
     assert model.n_iter_ < 30
     assert model.score(X, y) > best - 1e-6
+
+
+def test_columns_of_which_few_digits_are_kept_are_named() -> None:
+    X = np.random.default_rng(0).normal(size=(500, 3))
+    X[:, 1] = 1e5 + 0.1 * X[:, 1]
+    X[:, 2] = 0.1
+    with pytest.warns(UserWarning, match="1 columns, such as number 1, .* float32 keeps few dig"):
+        LinearRegressor().fit(X.astype(np.float32), X[:, 0])
+    LinearRegressor().fit(X, X[:, 0])
 
 
 def test_few_rows_say_how_features_vary_together(monkeypatch: pytest.MonkeyPatch) -> None:
