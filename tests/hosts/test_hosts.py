@@ -31,6 +31,7 @@ from uneven import Slow, uneven
 from dps import AllReduce, FMClassifier, LinearClassifier, MLPClassifier, Sync
 from dps.parameter_server import EmbeddingTable, ParameterServer
 from dps.parameter_server.client.access import RemoteAccess
+from dps.training.run.supervise import Watcher
 from namespaces import ClusterOfHosts, cluster_of_hosts, network, why_not
 
 pytestmark = [
@@ -595,6 +596,32 @@ def test_fits_go_on_without_a_host_that_is_cut_off_which_stops_by_itself(
         until(lambda: not host.files() or address not in client.nthreads(), "its shards end")
         # Dask's scheduler fails to close while it still tries to reach the host.
         until(lambda: not client.run_on_scheduler(connecting), "it is reached, or given up")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_ctrl_c_counts_though_a_host_is_cut_off(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with cluster_of_hosts(2) as made:
+        fetch, struck, main = Watcher._fetch, [], threading.get_ident()
+
+        def fetched(self: Watcher) -> bool:
+            ends = fetch(self)
+            if self.progress.closed >= 3 and not struck:
+                struck.append(time.monotonic())
+                made.hosts[1].cut()
+                signal.pthread_kill(main, signal.SIGINT)
+            return ends
+
+        monkeypatch.setattr(Watcher, "_fetch", fetched)
+        model = LinearClassifier(
+            client=made.client, mode=mode, optimizer="adam", n_replicas=2, max_iter=10**6, tol=None
+        )
+        with pytest.raises(KeyboardInterrupt):
+            model.fit(*dense())
+        assert time.monotonic() - struck[0] < 20.0  # twice as long as on a machine of its own
+        assert 3 <= model.n_iter_ == len(model.history_) < 10**6
+        made.hosts[1].mend()
+        assert model.score(*dense()) > 0.6
+        until(lambda: not made.client.run_on_scheduler(connecting), "it is reached, or given up")
 
 
 def test_a_ring_goes_round_where_connections_have_no_socket() -> None:

@@ -266,12 +266,20 @@ def check_versions(client: Client, workers: set[str], timeout: float) -> None:
 
 
 def shared_memory(client: Client, workers: Sequence[str], timeout: float) -> list[str]:
-    """A value that workers share if they can map each other's memory, asked once a worker."""
+    """A value that workers share if they can map each other's memory, asked once a worker.
+
+    Raises WorkerLostError: one has gone meanwhile, to which Dask would go on trying to connect.
+    """
     known, numbers = _memories.setdefault(client, {}), ids(client)
     found = {worker: known[n] for worker, n in numbers.items() if n in known}
     if new := sorted(set(workers) - set(found)):
-        what = "the workers cannot be asked for their shared memory"
-        found |= ask(client, "_run", timeout, what=what, function=shared_memory_id, workers=new)
+
+        def check() -> None:
+            for worker in sorted(set(new) - set(living(client, timeout))):
+                raise WorkerLostError("a worker died as it was asked for its memory", worker=worker)
+
+        asking = client._run(shared_memory_id, workers=new)
+        found |= watched(client, asking, "asking workers for their shared memory", timeout, check)
         known |= {numbers[worker]: found[worker] for worker in new if worker in numbers}
     return [found[worker] for worker in workers]
 
