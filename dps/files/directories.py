@@ -58,8 +58,6 @@ def write_directory(path: PathLike, content: object, arrays: Mapping[str, np.nda
     arrays: mapping of str to array.
     Raises FileExistsError: there is a file of that name, or a directory with files of others.
     """
-    if str(path).startswith(("zip://", "tar://", "libarchive://")):
-        raise ValueError(f"{path} is in an archive: save into a directory, and pack that")
     shown, fs, root = file_system(path)
     found = names_in(fs, root) if fs.exists(root) else []
     before = _named_arrays(fs, root) if MANIFEST in found else None
@@ -181,7 +179,13 @@ def file_system(path: PathLike) -> tuple[str, Any, str]:
     shown = os.fspath(path)
     if not isinstance(shown, str):
         raise TypeError(f"path must be a str or a path of one. Got {path!r} instead.")
-    fs, root = url_to_fs(shown)
+    try:
+        fs, root = url_to_fs(shown)
+    except FileNotFoundError as error:  # only an archive is opened here
+        raise FileNotFoundError(
+            f"{shown} is in an archive that does not exist, and dps makes none: save into a "
+            "directory, and pack that"
+        ) from error
     fs.invalidate_cache()  # others write there too
     return shown, fs, root.rstrip("/") or root
 

@@ -16,15 +16,15 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {
 }
 
 
-#: Classes that have been checked.
+#: Classes that have been checked; threads that meet one at once may check it twice.
 _checked: set[type[Optimizer]] = set()
 
 
 def get_optimizer(optimizer: str | Optimizer) -> Optimizer:
     """Return an optimizer, given itself or its name.
 
-    Raises ValueError: if it is neither; the names there are are listed. Or if it updates a slice in
-    another way than the whole.
+    Raises ValueError: if it is neither; the names there are are listed. Or if it is not
+    element-wise.
 
     Examples
     --------
@@ -45,7 +45,7 @@ def get_optimizer(optimizer: str | Optimizer) -> Optimizer:
 
 
 def _check_slices(optimizer: Optimizer) -> None:
-    """Raise if an update of slices, which replicas and shards take, is not that of the whole."""
+    """Raise if updating halves, as replicas and shards do, differs from updating the whole."""
     grads = np.array([[1.0, -2.0, 0.5, 3.0], [0.25, 1.0, -1.0, 2.0]])
 
     def updated(*slices: slice) -> list[float]:
@@ -65,6 +65,6 @@ def _check_slices(optimizer: Optimizer) -> None:
     if not np.allclose(whole, halves, rtol=1e-6, equal_nan=True):
         raise ValueError(
             f"{type(optimizer).__name__}.update is not element-wise, and replicas update slices: "
-            f"two updates of a vector of four make it {whole}, and those of its halves {halves}. "
-            "Let each new parameter depend on its own gradient and state only"
+            f"two updates turn a vector of four into {whole}, but into {halves} if its halves are "
+            "updated one by one. Let each new parameter depend on its own gradient and state only"
         )

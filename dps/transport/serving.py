@@ -238,21 +238,25 @@ def answering(call: Callable[[Any, Any], Any]) -> Callable[[bytes], bytes]:
         try:
             result = call(*pickle.loads(message))
         except Exception as error:
-            return pickled(error, False)
+            return bytes(pickle.dumps((False, sendable(error))))
         try:
             return bytes(pickle.dumps((True, result)))
         except Exception as error:
-            return pickled(TypeError(f"the result of the call cannot be pickled: {error}"), False)
+            refused = TypeError(f"the result of the call cannot be pickled: {error}")
+            return bytes(pickle.dumps((False, refused)))
 
     return answer
 
 
-def pickled(error: Exception, *before: bool) -> bytes:
-    """Pickle an exception, and what is sent before it; describe one that cannot travel."""
+def pickled(error: Exception) -> bytes:
+    """Pickle an exception, or its words."""
+    return bytes(pickle.dumps(sendable(error)))
+
+
+def sendable(error: Exception) -> Exception:
+    """An exception, or its words in another one if it cannot be pickled and unpickled."""
     try:
-        message = bytes(pickle.dumps((*before, error) if before else error))
-        pickle.loads(message)  # some can be pickled, but not unpickled
+        pickle.loads(pickle.dumps(error))
     except Exception:
-        told = RuntimeError(f"{type(error).__name__}: {error} (which cannot be pickled)")
-        message = bytes(pickle.dumps((*before, told) if before else told))
-    return message
+        return RuntimeError(f"{type(error).__name__}: {error} (which cannot be pickled)")
+    return error

@@ -18,7 +18,8 @@ from local import local_client
 from losing import assert_exact, classifier, kill, killing_after, rows, slow_loss
 
 import dps
-from dps.errors import ClusterError
+from dps.cluster.dask.calls import shared_memory
+from dps.errors import ClusterError, WorkerLostError
 from dps.training.progress import Progress
 from dps.training.run.recovery import Recovery
 from dps.training.run.supervise import Watcher
@@ -185,6 +186,15 @@ def test_a_callback_that_ends_the_fit_is_heard_after_a_loss(
     assert salvaging
     assert not losses  # there was no other generation
     assert 2 <= model.n_iter_ < 100
+
+
+def test_a_worker_that_has_died_is_not_asked_for_its_memory(client: Client) -> None:
+    """Dask would go on trying to connect."""
+    address = min(client.nthreads())
+    kill(client, address)
+    until(lambda: address not in client.nthreads(), "Dask knows")
+    with pytest.raises(WorkerLostError, match="died as it was asked for its memory"):
+        shared_memory(client, [address], 20.0)
 
 
 def test_an_os_error_of_a_shard_is_not_its_loss(client: Client) -> None:

@@ -362,7 +362,7 @@ class DaskCluster(Cluster):
         self._sender.finish(grace() if alive else 0.0)
         self._run_on(forget_files, self._data.close(alive))
         if alive:
-            with contextlib.suppress(ClusterError):  # busy or dead: the pins are gone with it
+            with contextlib.suppress(ClusterError):  # the scheduler is busy, or dead
                 self._work.pin_again()
 
     def _end_group(self) -> Mapping[str, int]:

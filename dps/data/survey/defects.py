@@ -276,8 +276,8 @@ def _defect_of_objects(labels: np.ndarray) -> str | None:
                 "strings or dates"
             )
     kinds = sorted({type(value).__name__ for value in labels})
-    if kinds == ["int"]:
-        large = max(labels, key=abs)
+    large = max((value for value in labels if type(value) is int), key=abs, default=0)
+    if abs(large) >= 1 << 63:
         return (
             f"y{{place}} holds {large}, which takes more than 64 bits: give such labels as strings"
         )

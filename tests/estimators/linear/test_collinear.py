@@ -180,7 +180,7 @@ def test_columns_of_which_few_digits_are_kept_are_named() -> None:
     X = np.random.default_rng(0).normal(size=(500, 3))
     X[:, 1] = 1e5 + 0.1 * X[:, 1]
     X[:, 2] = 0.1
-    with pytest.warns(UserWarning, match="1 columns, such as number 1, .* float32 keeps few dig"):
+    with pytest.warns(UserWarning, match=r"columns \[1\] of X \(1 in all\) are left .* float32"):
         LinearRegressor().fit(X.astype(np.float32), X[:, 0])
     LinearRegressor().fit(X, X[:, 0])
 
