@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 #: gain: on breast cancer data, which needs most, 1.0 stopped 3% above the optimum, 0.1 0.7%.
 _TOL, _GAIN_THAT_COUNTS = 0.01, 0.1
 #: Where X has fewer stored values, the share is less in proportion, down to the other: passes cost
-#: little there, and the problems of `test_collinear.py` end within 1e-6 of the optimum. On the
+#: little there, and the made problems of the tests end within 1e-6 of the optimum. On the
 #: flights it took 15 passes instead of 11.
 _MANY_VALUES, _SMALL_TOL = 10 << 20, 0.001
 #: For an objective below a quarter the promise is as many times its share: on the flights, whose
