@@ -117,6 +117,11 @@ class Cluster(ABC):
         """All workers and their threads if some have joined since the fit began, else empty."""
         return {}
 
+    @property
+    def can_grow(self) -> bool:
+        """True if a wish for workers may be granted."""
+        return False
+
     def wish(self, n: int) -> None:
         """Ask an adaptive cluster for `n` more workers."""
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -99,5 +98,4 @@ def cluster_for(client: Any, fit: str, options: Options) -> Cluster:
         from dps.cluster.dask import DaskCluster
 
         return DaskCluster(client, fit, float(options.timeout), float(options.silence))
-    # A child process is a worker of another library already: joblib's, for example.
-    return ThreadCluster(fit, 1 if multiprocessing.parent_process() is not None else None)
+    return ThreadCluster(fit)

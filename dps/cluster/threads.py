@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,6 +10,7 @@ from contextvars import copy_context
 from dataclasses import replace
 from typing import Any
 
+from dps._cores import usable_cores
 from dps.cluster.base import Cluster, RankSpec, Running, ShardPlan, grace
 from dps.data.collections.partitions import Counted, Partition, is_dask
 from dps.data.exchange import RandomSplit, join_rows, take_rows
@@ -25,13 +25,6 @@ _log = logging.getLogger("dps")
 
 #: The name of this process where a plan names a worker.
 LOCAL = "this process"
-
-
-def usable_cores() -> int:
-    """Cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 class ThreadCluster(Cluster):

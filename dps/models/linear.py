@@ -10,6 +10,7 @@ import numpy as np
 
 import dps._kernels.linear as kernels
 from dps._checks import count, floats
+from dps._cores import one_thread_each
 from dps._kernels.coordinates import Standardised
 from dps._kernels.linear_gradient import LinearGradient
 from dps._native import written_in_python
@@ -242,9 +243,10 @@ def _roots(curvature: Any, least: float) -> tuple[Any, Any]:
     the share `least` of the largest curvature, which may be rounding.
     """
     np.fill_diagonal(curvature, 1.0)
-    found, directions = np.linalg.eigh(curvature)
-    root = np.sqrt(np.maximum(found, least * found[-1]))
-    return (directions / root) @ directions.T, (directions * root) @ directions.T
+    with one_thread_each():
+        found, directions = np.linalg.eigh(curvature)
+        root = np.sqrt(np.maximum(found, least * found[-1]))
+        return (directions / root) @ directions.T, (directions * root) @ directions.T
 
 
 def _forward(X: Rows, coef: Any, intercept: Any, out: Any) -> None:

@@ -17,7 +17,7 @@ from distributed import Client, LocalCluster
 
 import dps
 from dps.cluster.dask import calls
-from dps.data.feed.batches import held_out_rows
+from dps.data.feed.held_out import HeldOut
 from dps.errors import ClusterError, VersionError
 
 ROWS = 40
@@ -105,7 +105,7 @@ def test_weights_of_which_a_part_of_early_stopping_has_none(part: str, container
     options = {"early_stopping": True, "validation_fraction": 0.5, "random_state": 0}
     seed = np.random.RandomState(0).randint(2**31 - 1)
     lengths = [ROWS] if containers is data else [10] * 4
-    held = np.concatenate([held_out_rows(seed, n, rows, 0.5) for n, rows in enumerate(lengths)])
+    held = np.concatenate([HeldOut(seed, 0.5).rows(n, rows) for n, rows in enumerate(lengths)])
     weight = (held if part == "trained on" else ~held).astype(float)
     message = {
         "held out": "no row that counts fell into the validation set .of 40 rows.: raise",
@@ -120,7 +120,7 @@ def test_weights_of_which_a_part_of_early_stopping_has_none(part: str, container
 
 def test_a_class_without_weight_that_is_all_that_is_held_out() -> None:
     seed = np.random.RandomState(0).randint(2**31 - 1)
-    y = held_out_rows(seed, 0, 4000, 0.5).astype(int)  # of few rows some are held out
+    y = HeldOut(seed, 0.5).rows(0, 4000).astype(int)  # of few rows some are held out
     X = np.ones((4000, 1))
     options = {"early_stopping": True, "validation_fraction": 0.5, "random_state": 0}
     fails("no row that counts fell into", X, y, class_weight={0: 1.0, 1: 0.0}, **options)

@@ -10,12 +10,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse
+from groups import Group
 from hypothesis import given, strategies as st
-from ranks import Group
 
-from dps.data.feed.batches import Batches, held_out_rows
+from dps.data.feed.batches import Batches
 from dps.data.feed.blocks import Block, features_of
 from dps.data.feed.cuts import LoadedCut, Source
+from dps.data.feed.held_out import HeldOut
 from dps.losses import SquaredError
 from dps.models.base import CSRRows
 from dps.models.linear import LinearModel
@@ -202,8 +203,8 @@ def test_a_batch_is_mixed_from_up_to_eight_blocks(sizes: list[int], steps: int) 
 
 @given(rows=st.integers(0, 50), cuts=st.lists(st.integers(0, 50), max_size=4), seed=SEEDS)
 def test_a_row_is_for_training_or_for_validation(rows: int, cuts: list[int], seed: int) -> None:
-    held = held_out_rows(seed, 7, rows, 0.3)
-    np.testing.assert_array_equal(held, held_out_rows(seed, 7, rows, 0.3))
+    held = HeldOut(seed, 0.3).rows(7, rows)
+    np.testing.assert_array_equal(held, HeldOut(seed, 0.3).rows(7, rows))
     edges = [0, *sorted(min(cut, rows) for cut in cuts), rows]
     pieces = [block(7, rows, cut, held) for cut in pairwise(edges)]
     validation = [row for piece in pieces for row in piece.validation_rows()]
@@ -213,9 +214,30 @@ def test_a_row_is_for_training_or_for_validation(rows: int, cuts: list[int], see
 
 
 def test_rows_for_validation_are_the_fraction_asked_for_and_differ_by_seed_and_partition() -> None:
-    a, b, c = (held_out_rows(*key, 10_000, 0.2) for key in ((0, 0), (1, 0), (0, 1)))
-    assert all(abs(held.sum() - 2000) < 200 for held in (a, b, c))  # five standard deviations
-    assert all(abs(both.sum() - 400) < 100 for both in (a & b, a & c, b & c))
+    keys = [(0, 0), (1, 0), (0, 1)]
+    a, b, c = (HeldOut(seed, 0.2).rows(number, 10_000) for seed, number in keys)
+    assert [held.sum() for held in (a, b, c)] == [2000] * 3
+    assert all(abs(both.sum() - 400) < 90 for both in (a & b, a & c, b & c))  # five deviations
+    places = np.bincount(np.flatnonzero(a) % 5)  # of a run, each as likely as the others
+    assert all(abs(places - 400) < 90)
+
+
+@given(
+    fraction=st.sampled_from([1e-3, 0.1, 1 / 3, 0.5, 0.7, 0.999]), rows=st.integers(0, 300),
+    cuts=st.tuples(st.integers(0, 300), st.integers(0, 300)), listed=st.booleans(), seed=SEEDS,
+)  # fmt: skip
+def test_rows_for_validation_are_counted_without_being_drawn(
+    fraction: float, rows: int, cuts: tuple[int, int], listed: bool, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    some = np.flatnonzero(rng.random(rows) < 0.2)
+    known = {3: (some, rng.random(len(some)) < 0.5)} if listed else {}
+    held = HeldOut(seed, fraction, known)
+    kept = held.rows(3, rows)
+    start, stop = sorted(min(cut, rows) for cut in cuts)
+    assert held.count(3, start, stop) == kept[start:stop].sum()
+    np.testing.assert_array_equal(held.rows(3, stop), kept[:stop])  # whatever follows
+    assert HeldOut(seed, 0.25).count(0, 0, 1 << 38) == 1 << 36  # at once
 
 
 @given(sizes=st.lists(st.integers(0, 30), max_size=6).filter(any), n=SOME, batch=SOME)

@@ -70,6 +70,7 @@ COMPILED = {"_kernels", "_runtime"}
 FOR_ALL = {
     "errors",
     "_checks",
+    "_cores",
     "_native",
     "_typing",  # for annotations
     "_parameters",

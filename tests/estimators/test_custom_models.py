@@ -15,9 +15,9 @@ import scipy.optimize
 import scipy.sparse
 from cases import slow
 from configure import configure, placed
+from groups import MODES
 from inside import carry_of, params_of
 from own_models import ByName, Centred, Line, Noisy, Ordinal, Softmax, Wide
-from ranks import MODES
 from sklearn.base import clone
 from sklearn.metrics import log_loss, r2_score
 from sklearn.model_selection import GridSearchCV

@@ -24,7 +24,7 @@ from sklearn.model_selection import GridSearchCV, train_test_split
 from sklearn.utils import check_random_state
 
 import dps
-from dps.data.feed.batches import held_out_rows
+from dps.data.feed.held_out import HeldOut
 from dps.optimizers import AdamW, Constant
 from memory import measure_network
 
@@ -117,7 +117,7 @@ def test_the_loss_that_is_monitored_is_that_of_what_is_reported(mode: str) -> No
     model = dps.MLPRegressor(**QUICK, mode=mode, early_stopping=True, n_replicas=2)
     model.fit(X, Y)
     seed = int(check_random_state(0).randint(2**31 - 1))
-    held = held_out_rows(seed, 0, len(X), model.validation_fraction)
+    held = HeldOut(seed, model.validation_fraction).rows(0, len(X))
     found = np.mean((Y[held] - model.predict(X[held])) ** 2) / 2
     assert model.best_loss_ == pytest.approx(found, rel=1e-5)
 

@@ -25,7 +25,7 @@ from conditions import until
 from configure import configure, placed
 from distributed import Client
 from endless import EndlessFit, fits_end_when_told
-from ranks import MODES
+from groups import MODES
 from uneven import Slow, uneven
 
 from dps import AllReduce, FMClassifier, LinearClassifier, MLPClassifier, Sync

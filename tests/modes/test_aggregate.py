@@ -19,7 +19,7 @@ from dps.server.group import operations
 from dps.server.group.window import Field, Word
 from dps.server.memory.lease import LOST
 from dps.training.plan import batches
-from tests.harness.ranks import Group, at_once
+from tests.harness.groups import Group, at_once
 
 SIZE, RANKS, RATE = 11, 3, 0.2
 

@@ -11,7 +11,7 @@ import pytest
 import scipy.sparse
 from configure import configure, placed
 from distributed import Client
-from ranks import Group, at_once
+from groups import Group, at_once
 
 import dps
 from dps import Sync

@@ -17,7 +17,7 @@ from dps.errors import StalledError
 from dps.modes import get_mode
 from dps.server.group.window import Field
 from dps.training.plan import batches
-from tests.harness.ranks import Group, at_once
+from tests.harness.groups import Group, at_once
 
 SIZE = 7
 RATE = 0.1

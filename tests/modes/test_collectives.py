@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ranks import Group, at_once
+from groups import Group, at_once
 
 from dps._runtime.shared.activity import BYTES, PUSHES
 from dps.errors import NonFiniteError, StalledError, StoppedError

@@ -17,7 +17,7 @@ from dps.modes import Mode
 from dps.optimizers import SGD, Adagrad, Constant, Momentum, Optimizer
 from dps.optimizers.update import Rates, Update
 from dps.training.plan import batches
-from tests.harness.ranks import Group
+from tests.harness.groups import Group
 
 SIZE, RANKS, RATE = 11, 3, 0.2
 STRENGTH = 0.7

@@ -9,7 +9,7 @@ import numpy as np
 import psutil
 import pytest
 import scipy.sparse
-from ranks import Group, at_once
+from groups import Group, at_once
 
 from dps import AllReduce, Sync
 from dps._runtime.loop import StepLoop

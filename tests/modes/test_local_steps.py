@@ -10,8 +10,8 @@ import scipy.sparse
 from compiled import displacement, multiple
 from configure import placed
 from distributed import Client
+from groups import Group, at_once
 from own_models import Softmax
-from ranks import Group, at_once
 
 import dps
 from dps import AllReduce, ModelClassifier

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from ranks import Group
+from groups import Group
 
 from dps import Async
 

@@ -13,7 +13,7 @@ import pytest
 from conditions import until
 from configure import configure, placed
 from distributed import Client, LocalCluster
-from ranks import Group, LoopbackLink, at_once
+from groups import Group, LoopbackLink, at_once
 
 import dps
 from dps import AllReduce

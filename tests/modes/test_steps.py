@@ -12,8 +12,8 @@ import pytest
 import scipy.sparse
 from cases import pairs
 from configure import placed
+from groups import MODES
 from hypothesis import given, strategies as st
-from ranks import MODES
 
 import dps
 from dps._runtime.loop import shares

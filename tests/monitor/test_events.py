@@ -19,7 +19,7 @@ from conditions import until
 from configure import configure
 from distributed import Client, LocalCluster, get_worker, span
 from distributed.security import Security
-from ranks import MODES
+from groups import MODES
 
 import dps
 from dps._runtime.modes.synchronous import SynchronousChannel

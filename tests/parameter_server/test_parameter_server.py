@@ -27,8 +27,8 @@ import psutil
 import pytest
 from conditions import until
 from distributed import Client, LocalCluster
+from groups import Group
 from local import local_client
-from ranks import Group
 
 import dps
 from dps._runtime.tensors.part import TensorPart

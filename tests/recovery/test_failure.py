@@ -35,9 +35,9 @@ from conditions import until
 from configure import configure
 from distributed import Client, LocalCluster, Status, get_worker
 from endless import EndlessFit, end_all, fits_end_when_told
+from groups import MODES
 from local import local_client
 from raising import Holding, Raising, Speechless, TwoArguments
-from ranks import MODES
 
 import dps
 from dps.cluster.dask.tasks import join_pieces

@@ -28,9 +28,9 @@ from configure import configure
 from distributed import Client, LocalCluster, futures_of, get_worker, wait
 from distributed.core import Status
 from endless import EndlessFit, fits_end_when_told
+from groups import MODES
 from local import local_client
 from losing import ROWS, assert_exact, classifier, kill, killing_after, rows, slow_loss
-from ranks import MODES
 
 import dps
 from dps.cluster.dask.fit import DaskCluster
@@ -623,6 +623,7 @@ class Growing:
     room: int = 0
     wished: int = 0
     holders: tuple[str, ...] = ("a", "a")
+    can_grow: bool = True
 
     def threads(self) -> dict[str, int]:
         return {"a": 1}
@@ -673,6 +674,24 @@ def test_a_fit_looks_whether_further_workers_spare_enough(
     record = replace(EpochRecord.unknown(1, 1), seconds=seconds)
     assert joining.should_end([record] * done) == leaves
     assert cluster.wished == wished
+
+
+def test_nothing_is_planned_for_workers_that_cannot_join(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dps.training.run.joining._LOOK_EVERY", 0.0)
+    plans = []
+
+    def planned(threads: Any, moves: bool = False) -> Plan:
+        plans.append(threads)
+        return make_plan(
+            dps.Sync(), Located([1 << 20], ["a"], threads, 1 << 24),
+            count=lambda piece: piece.rows, batch_size=100, n_replicas="auto", rebalance="auto",
+        )  # fmt: skip
+
+    rule = StoppingRule(max_iter=100, tol=1e-4, n_iter_no_change=5, validate=False)
+    joining = Joining(Growing(can_grow=False), rule, row_bytes=128, state_bytes=80)
+    joining.plan(planned)
+    assert not joining.should_end([replace(EpochRecord.unknown(1, 1), seconds=1.0)] * 20)
+    assert len(plans) == 1
 
 
 def test_rows_move_to_idle_workers_after_a_loss_where_that_pays(

@@ -15,7 +15,7 @@ import scipy.sparse
 from cases import pairs
 from compiled import pushed_late
 from configure import configure
-from ranks import MODES, Group
+from groups import MODES, Group
 
 import dps
 import dps.estimators.fit.fit

@@ -16,7 +16,7 @@ import psutil
 import pytest
 from compiled import send_bytes
 from conditions import until
-from ranks import FENCE, LoopbackLink, at_once
+from groups import FENCE, LoopbackLink, at_once
 
 from dps import Sync
 from dps.errors import FencedError, StalledError, WorkerLostError

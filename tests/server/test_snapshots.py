@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ranks import MODES
+from groups import MODES
 from sklearn.base import clone
 
 import dps

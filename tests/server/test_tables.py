@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse
-from ranks import Group, at_once
+from groups import Group, at_once
 
 from dps._runtime.loop import StepLoop
 from dps.data.feed.blocks import Block, features_of

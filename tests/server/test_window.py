@@ -14,14 +14,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ranks import Group, at_once
+from conditions import until
+from groups import MODES, Group, at_once
 
 from dps import Async
-from dps.errors import FencedError, StalledError, StoppedError
+from dps.errors import FencedError, StalledError, StoppedError, WorkerLostError
 from dps.server.group import operations
-from dps.server.group.window import ABORTED, FINISHED, Field, Window, WindowSpec
+from dps.server.group.window import ABORTED, FINISHED, Field, Window, WindowSpec, Word
 from dps.server.memory import files as memory
 from dps.server.memory.files import SharedFile
+from dps.server.memory.lease import LOST
 from dps.server.shard import Initial
 from dps.server.store.store import Store, StoreSpec, StoreWord
 from dps.training.replica.channel import Channel
@@ -63,6 +65,59 @@ def test_a_rank_that_does_not_come_is_named(far: Any) -> None:
         with pytest.raises(StalledError) as caught:
             group.channels[0].push_pull(np.zeros(SIZE), 1, 0.0)
         assert caught.value.rank == 1
+
+
+@pytest.mark.parametrize("far", [[], [(1, 0)]], ids=["mapped", "far"])
+@pytest.mark.parametrize("mode", [MODES["sync"](), MODES["allreduce"]()], ids=["sync", "allreduce"])
+def test_the_bits_are_the_same_if_one_rank_applies_for_all(
+    mode: Any, far: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grads = np.random.default_rng(0).normal(size=(3, 50, SIZE))
+
+    def steps(channel: Channel, rank: int) -> list[bytes]:
+        seen = []
+        for number, grad in enumerate(grads[rank]):
+            seen.append(channel.push_pull(grad, rank + 1, 0.0).tobytes())
+            if number % 10 == 9:
+                seen.append(channel.mean(grad, 1, [float(rank)])[0].tobytes())
+                seen.append(channel.broadcast(grad, [7.0])[0].tobytes())
+        return seen
+
+    def run(little: int) -> list[Any]:
+        for limit in ("_LITTLE_WORK", "_LITTLE_WORK_PER_RANK"):
+            monkeypatch.setattr(f"dps.server.group.window.{limit}", little)
+        with Group(mode, n_ranks=3, size=SIZE, far=far) as group:
+            assert group.windows[0].words.load(Word.ONE_APPLIES) == bool(little)
+            return at_once([lambda r=r, c=c: steps(c, r) for r, c in enumerate(group.channels)])  # type: ignore[misc]
+
+    alone, together = run(1 << 30), run(0)
+    assert alone == together == [alone[0]] * 3
+
+
+@pytest.mark.parametrize("dies", [True, False], ids=["dies", "hangs"])
+@pytest.mark.parametrize("little", [0, 1 << 30], ids=["all apply", "one applies"])
+def test_a_rank_that_is_lost_after_all_have_arrived_is_named(
+    little: int, dies: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dps.server.group.window._LITTLE_WORK", little)
+    monkeypatch.setattr("dps.server.group.window._LITTLE_WORK_PER_RANK", little)
+    with Group(n_ranks=3, size=SIZE, timeout=0.5) as group:
+        (window,), waiting = group.windows, group.channels[:2]
+
+        def arrive() -> None:  # as the last of three, and do nothing more
+            until(lambda: window.words.load(Word.COUNT) == 2, "the others have arrived")
+            window.words.rank_store(2, Field.ARRIVED, 1)
+            window.words.store(Word.COUNT, 0)
+            if not little:
+                window.words.store(Word.ARRIVED, 1)
+            if dies:
+                window.words.rank_store(2, Field.LEASE, LOST)
+
+        *ended, _ = at_once(
+            [*(lambda c=channel: c.push_pull(np.ones(SIZE), 1, 0.0) for channel in waiting), arrive]  # type: ignore[misc]
+        )
+    assert [type(error) for error in ended] == [WorkerLostError if dies else StalledError] * 2
+    assert [error.rank for error in ended] == [2, 2]
 
 
 @pytest.mark.parametrize("far", [[], [(0, 0)]], ids=["mapped", "far"])

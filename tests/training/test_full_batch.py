@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from groups import Group, at_once
 from numpy.typing import NDArray
-from ranks import Group, at_once
 
 from dps._runtime.python import PythonGradient
 from dps._runtime.shared.activity import BYTES, LOSS, PUSHES, ROWS, STEPS

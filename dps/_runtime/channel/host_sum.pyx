@@ -6,7 +6,7 @@ from dps._runtime.shared.activity cimport Activity
 from dps._runtime.channel.base cimport ShardChannel
 from dps._runtime.channel.mapped cimport MappedChannel
 from dps._runtime.wire.message cimport BROADCAST, MEAN, NOTES, PUSH_KEYS, RAN, STOPPED
-from dps._runtime.shared.words cimport R_ARRIVED, W_ANSWERED, W_STOP, load, store
+from dps._runtime.shared.words cimport W_ANSWERED, W_STOP, load, store
 
 
 cdef class HostReducer(MappedChannel):
@@ -55,17 +55,21 @@ cdef class HostReducer(MappedChannel):
             return status
         if op == BROADCAST:
             if self.leads:
-                self.wait(R_ARRIVED, 0, sequence)
+                self.await_arrivals()
             return RAN
         if op == PUSH_KEYS:
             return self._sum_keys()
-        return self.finish(NULL)
+        status = self.finish(NULL)
+        if self.leads:
+            self.sum_rows()
+        return status
 
     cdef int _sum_keys(self) except -1 nogil:
         cdef Py_ssize_t each = self.key_bytes, n, first, count
         cdef int64_t* keys = self.key_slots.total_keys
         cdef int rank
-        self._await()
+        self.await_arrivals()
+        self.sum_rows()
         n = self._merge(self.slots.rows, self.n_ranks)
         self.key_slots.lay_out(self.slice.place, self.slice.start, n, self.total)
         self.done()

@@ -50,6 +50,7 @@ cdef class MappedChannel(ShardChannel):
     cdef char* state            # rows of `size`
     cdef Slots slots
     cdef Slice slice
+    cdef bint one_applies       # the rank that comes last works for all: `slice` is the whole
     cdef Ring ring
     cdef Scratch scratch
     cdef char* total
@@ -71,11 +72,15 @@ cdef class MappedChannel(ShardChannel):
     cdef int fill(self, int n_cuts) except -1 nogil
     cdef int _fill_keys(self, char* slot, int n_cuts) except -1 nogil
     cdef Py_ssize_t given_size(self) noexcept nogil
-    cdef int64_t _await(self) except -1 nogil
+    cdef bint _arrived(self) noexcept nogil
+    cdef int await_arrivals(self) except -1 nogil
+    cdef int64_t sum_rows(self) noexcept nogil
+    cdef void _used(self) noexcept nogil
     cdef double divisor(self) noexcept nogil
     cdef int use(self, Py_ssize_t first, Py_ssize_t last) except -1 nogil
     cdef bint _to_total(self, Py_ssize_t first, Py_ssize_t last) noexcept nogil
     cdef int done(self) except -1 nogil
+    cdef int await_done(self) except -1 nogil
     cdef bint reduce(self, const int64_t* rows, int n_slots) except -1 nogil
     cdef int reduce_slice(self) except -1 nogil
     cdef int pull(self, char* taken) except -1 nogil

@@ -3,20 +3,26 @@
 Owns the order in which the words of a window are written while ranks hand gradients over; which
 rank waits for which in a push is its mode's.
 
-Exchange: two barriers. A rank fills its slot, then ARRIVED. When all have arrived it sums its slice
-of all slots in rank order and uses the mean, then DONE. When all are done every slice has been
-used. No rank writes a slot before DONE of all, or uses a slice before ARRIVED of all. A crash
-before ARRIVED, or between ARRIVED and DONE, leaves the others waiting at their barrier until the
-fit is stopped; what was written by then is half a step, and only the snapshot of the last closed
-epoch counts.
+Exchange. A rank fills its slot, writes ROWS and its ARRIVED, and counts itself in COUNT. The rank
+that completes the count sets it back to 0; then no slot changes until DONE.
+    One applies   if there is too little work to share, that rank sums all slots in rank order, uses
+                  the mean, and writes the window's DONE.
+    All apply     else it writes the window's ARRIVED. Each rank waits for that, sums its slice of
+                  all slots in rank order, uses the mean, writes its own DONE, and counts itself in
+                  COUNT again. The rank that completes this count sets it back and writes the
+                  window's DONE.
+All wait for the window's DONE, and no rank writes a slot before it. Only a word that is complete
+rings, so that a sleeper is woken once. A crash anywhere leaves the others waiting until the fit is
+stopped: before its count, for a rank that has not arrived; after it, for any rank that may be at
+work (`Watch`). The step is half done then, and only the snapshot of the last closed epoch counts.
 
 MEAN is an exchange whose mean goes to TOTAL, where it stays until every rank has arrived with what
-comes next. Its notes have two sets of places: a rank writes those of k + 2 only after DONE of all
-at k + 1, and a rank arrives there only once it has read the notes of k.
+comes next. Its notes have two sets of places: a rank writes those of k + 2 only after DONE at
+k + 1, and a rank arrives there only once it has read the notes of k.
 
-BROADCAST: the others have nothing to do, so they are DONE as soon as they have ARRIVED, which says
-that they have read what stood there before. Rank 0 waits for that, writes TOTAL, and then is DONE:
-for the others it is one barrier. A crash of rank 0 in between leaves them waiting.
+BROADCAST: a rank that arrives says that it has read what stood there before. Rank 0 waits for all
+arrivals, writes TOTAL and then the window's DONE. A crash of rank 0 in between leaves the others
+waiting.
 
 By keys a slot has keys and their values (`KeySlots`): each rank merges what falls into its slice,
 as it sums its slice of whole vectors. `KeyedParams` reads and updates the parameters.
@@ -34,8 +40,8 @@ from dps._runtime.wire.message cimport (
     BAD_GRADIENT, BAD_UPDATE, BROADCAST, MEAN, NOTES, PULL, PULL_KEYS, PUSH, PUSH_KEYS, RAN, STOPPED
 )
 from dps._runtime.shared.words cimport (
-    Header, R_ARRIVED, R_BEAT, R_DONE, R_RING, R_ROWS, S_VERSION, W_STOP, is_ready, load,
-    rank_load, rank_store, store, wait_for
+    Header, R_ARRIVED, R_BEAT, R_DONE, R_RING, R_ROWS, S_VERSION, W_ARRIVED, W_COUNT, W_DONE,
+    W_ONE_APPLIES, W_STOP, count, is_ready, load, rank_load, rank_set, rank_store, store, wait_for
 )
 from dps._runtime.keyed cimport KeyedParams
 
@@ -77,6 +83,9 @@ cdef class MappedChannel(ShardChannel):
         self.total = self.keep(window.total)
         self.notes = window.notes
         self.slice.start, self.slice.stop = window.slice(rank)
+        self.one_applies = load(&self.words, W_ONE_APPLIES) != 0
+        if self.one_applies:
+            self.slice.start, self.slice.stop = 0, self.size
         if kept.update is not None:
             self.update = bind(kept.update, dtype, self.size, self._arrays)
         self.scratch.n = BLOCK
@@ -116,7 +125,7 @@ cdef class MappedChannel(ShardChannel):
                 self.notes[self.request.sequence % 2, self.rank, i] = self.request.notes[i]
             return self.arrive()
         if op == BROADCAST:
-            rank_store(&self.words, self.rank, R_ARRIVED, self.request.sequence)
+            self._arrived()
         return RAN
 
     cdef int finish(self, char* taken) except -1 nogil:
@@ -262,15 +271,33 @@ cdef class MappedChannel(ShardChannel):
             self.count(self.size * self.numbers.itemsize)
         if status != RAN:
             return status
-        rank_store(&self.words, self.rank, R_ROWS, self.request.rows)
-        rank_store(&self.words, self.rank, R_ARRIVED, self.request.sequence)
+        rank_set(&self.words, self.rank, R_ROWS, self.request.rows)
+        if not self._arrived() or not self.one_applies:
+            return RAN
+        self.sum_rows()
+        if not self.reduce(self.slots.rows, self.n_ranks):
+            return BAD_UPDATE
+        self._used()
+        store(&self.words, W_DONE, self.request.sequence)
         return RAN
 
-    cdef int64_t _await(self) except -1 nogil:
-        """Wait for what all ranks give; the rows behind it."""
+    cdef bint _arrived(self) noexcept nogil:
+        """Say that this rank has arrived; True for the last one."""
+        rank_set(&self.words, self.rank, R_ARRIVED, self.request.sequence)
+        if not count(&self.words, W_COUNT, self.slice.n):
+            return False
+        if not self.one_applies or self.request.op == BROADCAST:
+            store(&self.words, W_ARRIVED, self.request.sequence)
+        return True
+
+    cdef int await_arrivals(self) except -1 nogil:
+        """Wait until all ranks have arrived."""
+        return self.wait(-1, W_ARRIVED, self.request.sequence)
+
+    cdef int64_t sum_rows(self) noexcept nogil:
+        """Sum the rows of all ranks, which have arrived."""
         cdef int64_t total = 0
         cdef int rank
-        self.wait(R_ARRIVED, 0, self.request.sequence)
         for rank in range(self.n_ranks):
             self.slots.rows[rank] = rank_load(&self.words, rank, R_ROWS)
             total += self.slots.rows[rank]
@@ -305,18 +332,32 @@ cdef class MappedChannel(ShardChannel):
         return good
 
     cdef int reduce_slice(self) except -1 nogil:
-        """The second half of an exchange: work on this rank's slice, then wait for all."""
-        self._await()
+        """The second half of an exchange: work on this rank's slice, if it has one; wait for all."""
+        if self.one_applies:
+            return self.await_done()
+        self.await_arrivals()
+        self.sum_rows()
         if not self.reduce(self.slots.rows, self.n_ranks):
             return BAD_UPDATE
-        if self.rank == 0 and self.request.op != MEAN:
-            store(&self.store_words, S_VERSION, self.request.step)
+        if self.rank == 0:
+            self._used()
         return self.done()
 
+    cdef void _used(self) noexcept nogil:
+        """Count the update, if it was one of the parameters."""
+        if self.request.op != MEAN:
+            store(&self.store_words, S_VERSION, self.request.step)
+
     cdef int done(self) except -1 nogil:
-        """This rank has nothing left to do: wait until all have."""
-        rank_store(&self.words, self.rank, R_DONE, self.request.sequence)
-        self.wait(R_DONE, 0, self.request.sequence)
+        """Say that this rank has used its slice, and wait for all."""
+        rank_set(&self.words, self.rank, R_DONE, self.request.sequence)
+        if count(&self.words, W_COUNT, self.slice.n):
+            store(&self.words, W_DONE, self.request.sequence)
+        return self.await_done()
+
+    cdef int await_done(self) except -1 nogil:
+        """Wait until the exchange is over."""
+        self.wait(-1, W_DONE, self.request.sequence)
         self.activity.spend(PUSHING, self.shard)
         return RAN
 
@@ -359,7 +400,7 @@ cdef class MappedChannel(ShardChannel):
         cdef bint finite
         cdef int i
         if self.rank == 0:
-            self.wait(R_ARRIVED, 0, self.request.sequence)
+            self.await_arrivals()
             if self.payload.given is NULL:
                 finite = self.numbers.copy_checked(self.total, slot, self.size)
             else:
@@ -370,7 +411,8 @@ cdef class MappedChannel(ShardChannel):
                 return BAD_UPDATE
             for i in range(NOTES):
                 self.notes[parity, 0, i] = self.request.notes[i]
-        self.done()
+            store(&self.words, W_DONE, self.request.sequence)
+        self.await_done()
         for i in range(NOTES):
             self.answer.notes[i] = self.notes[parity, 0, i]
         return self.give(self.total, taken)

@@ -22,6 +22,10 @@ cpdef enum:
     W_INTERIM = 10
     W_STEP = 6
     W_TAKEN = 7
+    W_COUNT = 11
+    W_ARRIVED = 12
+    W_DONE = 13
+    W_ONE_APPLIES = 14
     R_CLAIM = 0
     R_ARRIVED = 1
     R_DONE = 2
@@ -63,6 +67,8 @@ cdef bint replace(
 ) noexcept nogil
 cdef int64_t rank_load(const Words* words, int rank, int field) noexcept nogil
 cdef void rank_store(const Words* words, int rank, int field, int64_t value) noexcept nogil
+cdef void rank_set(const Words* words, int rank, int field, int64_t value) noexcept nogil
+cdef bint count(const Words* words, int word, int64_t goal) noexcept nogil
 cdef bint is_ready(const Words* words, int field, int word, int64_t value) noexcept nogil
 cdef int wait_for(
     const Words* words, int field, int word, int64_t value, double seconds

@@ -112,47 +112,66 @@ cdef void rank_store(const Words* words, int rank, int field, int64_t value) noe
     store(words, _of_rank(words, rank, field), value)
 
 
-cdef int _lacking(const Words* words, int field, int word, int64_t value) noexcept nogil:
-    """The first word that is waited for and below the value; -1 where none is."""
-    cdef int rank
+cdef void rank_set(const Words* words, int rank, int field, int64_t value) noexcept nogil:
+    """Store a rank's word that no thread waits for."""
+    dps_store(_word(words, _of_rank(words, rank, field)), value)
+
+
+cdef bint count(const Words* words, int word, int64_t goal) noexcept nogil:
+    """Count up a word that no thread waits for; at the goal set it to 0 and return True."""
+    if dps_add(_word(words, word), 1) < goal:
+        return False
+    dps_store(_word(words, word), 0)
+    return True
+
+
+cdef int _lacking(
+    const Words* words, int field, int word, int64_t value, int* first
+) noexcept nogil:
+    """Return the first word below the value, -1 if there is none.
+
+    Ranks before `first` are not read: they had the value at an earlier look.
+    """
     if field < 0:
         return word if load(words, word) < value else -1
-    for rank in range(words.n_ranks):
-        if rank_load(words, rank, field) < value:
-            return _of_rank(words, rank, field)
+    while first[0] < words.n_ranks:
+        if rank_load(words, first[0], field) < value:
+            return _of_rank(words, first[0], field)
+        first[0] += 1
     return -1
 
 
 cdef bint is_ready(const Words* words, int field, int word, int64_t value) noexcept nogil:
-    return _lacking(words, field, word, value) < 0
+    cdef int first = 0
+    return _lacking(words, field, word, value, &first) < 0
 
 
 cdef int wait_for(
     const Words* words, int field, int word, int64_t value, double seconds
 ) noexcept nogil:
     """Wait for a field of every rank, or for a word where the field is -1: READY and so on."""
-    cdef int _look, lacking
+    cdef int _look, lacking, first = 0
     cdef int32_t heard
     cdef double began, deadline, left, now, nap = 1e-6
-    if is_ready(words, field, word, value):
+    if _lacking(words, field, word, value, &first) < 0:
         return 0
     for _look in range(dps_looks if dps_load(words.base + LINE + 1) == 0 else DPS_FEWEST_LOOKS):
         dps_pause()
-        if is_ready(words, field, word, value):
+        if _lacking(words, field, word, value, &first) < 0:
             dps_looked(True)
             return 0
     dps_looked(False)
     began = now = dps_now()
     deadline = began + seconds
     while began + min(seconds, YIELDS) > now > dps_crowded and load(words, words.stop) == 0:
-        if is_ready(words, field, word, value):
+        if _lacking(words, field, word, value, &first) < 0:
             return 0
         dps_yield()
         now = dps_offered(now, dps_now())
     while True:
         dps_add(words.base + LINE, 1)
         heard = atomic_load32(<int32_t *> words.base, SEQ_CST)
-        lacking = _lacking(words, field, word, value)
+        lacking = _lacking(words, field, word, value, &first)
         if lacking < 0:
             dps_add(words.base + LINE, -1)
             return 0

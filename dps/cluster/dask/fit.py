@@ -114,6 +114,11 @@ class DaskCluster(Cluster):
                     return {w: n for w, n in found.items() if w not in self._work.silent}
         return {}
 
+    @property
+    def can_grow(self) -> bool:
+        """True if the client's cluster object is adaptive."""
+        return self._wish.is_heard
+
     def wish(self, n: int) -> None:
         """Ask for `n` more workers, see `Wish`."""
         self._wish.set(n * max(self._threads.values()))

@@ -28,10 +28,14 @@ class Wish:
         self._client, self._fit, self._timeout = work.client, work.fit, work.timeout
         self._tasks: list[Future] = []
 
+    @property
+    def is_heard(self) -> bool:
+        """True if the client's cluster object is adaptive."""
+        return getattr(self._client.cluster, "_adaptive", None) is not None
+
     def set(self, n: int) -> None:
         """Ask for `n` more threads, if the client's cluster object is adaptive."""
-        if n and getattr(self._client.cluster, "_adaptive", None) is None:
-            n = 0
+        n = n if self.is_heard else 0
         for task in self._tasks[n:]:
             task.release()
         del self._tasks[n:]

@@ -59,16 +59,6 @@ class Batches:
     steps: int  # steps of an epoch, T
 
 
-def held_out_rows(seed: int, partition: int, rows: int, fraction: float) -> NDArray[np.bool_]:
-    """A mask of a partition's rows that are kept for validation, the same on every machine.
-
-    The first rows are the same if it is asked for fewer.
-    """
-    source = np.random.SeedSequence((seed, 0, partition, HELD_OUT))
-    random = np.random.Generator(np.random.Philox(source)).random(rows)
-    return random < fraction
-
-
 def spread(count: int, n_groups: int, key: int) -> list[list[int]]:
     """Numbers below `count` in groups of about equal size, each from all over their range.
 

@@ -240,10 +240,11 @@ def _targets(targets: np.ndarray, weights: np.ndarray | None, numbers: bool) -> 
             # Weights may be of any size.
             shares = np.ones(n) if weights is None else weights / (weights.max() or 1.0)
             shares = shares / (shares.sum() or 1.0)
-            mean = shares @ values
+            # Not by BLAS, whose threads go on spinning on the cores that are to train.
+            mean = np.einsum("i,ij->j", shares, values)
             # Else rounding would make a constant vary.
             mean = np.where((values == values[:1]).all(axis=0), values[0], mean)
-            variance = shares @ (values - mean) ** 2
+            variance = np.einsum("i,ij->j", shares, (values - mean) ** 2)
     return Moments(weight, np.arange(n_outputs), mean, variance)
 
 

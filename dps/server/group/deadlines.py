@@ -89,6 +89,11 @@ class Watch:
         ):  # it is that of the rank with the next ticket; before it says so, of any
             turn = words.load(Word.TURN) + 1
             return [r for r in ranks if words.rank_load(r, Field.TICKET) == turn] or ranks
+        if wait.of in (Word.ARRIVED, Word.DONE):  # where all have come, any may be at work
+            for field in (Field.ARRIVED, Field.DONE):
+                if lacking := [r for r in ranks if words.rank_load(r, field) < wait.value]:
+                    return lacking
+            return ranks
         # A window's word is moved on by whichever rank comes last.
         fewest = min((words.rank_load(r, Field.ENDED) for r in ranks), default=0)
         return [r for r in ranks if words.rank_load(r, Field.ENDED) == fewest]

@@ -14,6 +14,11 @@ Words of a window
     CLOSED    epochs closed
     INTERIM   snapshots within epochs that have been published
     REPORTED  two words, for even and odd epochs: reports received
+    ONE_APPLIES  1: the rank that arrives last works for all; 0: each does so on its slice
+    COUNT     ranks that have arrived in an exchange, then those that have used their slice
+    ARRIVED   sequence number of the last exchange or broadcast at which all have arrived, if the
+              ranks wait for that
+    DONE      sequence number of the last exchange or broadcast that is over
     ANSWERED  sequence number of the last answer that the ranks of a host share (`HostReducer`)
     TICKETS   given out, where ranks write one after the other (``asynchronous.pyx``)
     TURN      tickets whose ranks have written
@@ -26,8 +31,7 @@ Words of a rank (only that rank, or the Actor on its behalf, writes them)
               LEFT: it has gone in good order; LOST: its connection has ended without that
     ARRIVED   sequence number of the last gradient that lies complete in the slot, or of the last
               broadcast before which this rank has read what there was
-    DONE      sequence number of the last update whose slice this rank has applied, or of the last
-              broadcast for which it has nothing left to do
+    DONE      sequence number of the last exchange whose slice this rank has used
     REDUCED   number of reductions this rank has contributed to
     FREE      1: not pushing; 0: in the middle of a push (async)
     ENDED     epochs this rank has reported
@@ -54,6 +58,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dps._cores import usable_cores
 from dps._runtime.shared import words
 from dps._runtime.shared.activity import WIDTH
 from dps._runtime.shared.words import Header
@@ -72,6 +77,9 @@ RECORD_WIDTH = 24
 #: Doubles that a rank notes with a snapshot within an epoch, and of what is said of all.
 INTERIM_WIDTH = 4
 
+#: Work, in elements summed: to update an element; and in all what is too little to share among
+#: ranks that each have a core, and per rank where ranks outnumber cores.
+_UPDATE_WORK, _LITTLE_WORK, _LITTLE_WORK_PER_RANK = 8, 1 << 11, 1 << 13
 _NEVER_AWAITED = 1 << 62
 #: Bytes that a slot takes at least.
 _LEAST = 1 << 16
@@ -90,6 +98,10 @@ class Word(IntEnum):
     TURN = words.W_TURN
     STEP = words.W_STEP
     TAKEN = words.W_TAKEN
+    COUNT = words.W_COUNT
+    ONE_APPLIES = words.W_ONE_APPLIES
+    ARRIVED = words.W_ARRIVED
+    DONE = words.W_DONE
     INTERIM = words.W_INTERIM
 
 
@@ -213,6 +225,15 @@ class WindowSpec:
         return "slots" if self.store.key_width else None
 
 
+def _one_applies(spec: WindowSpec, cores: int) -> bool:
+    """Return whether one rank should apply a mean, rather than all ranks a slice each."""
+    if spec.quorum or spec.store.key_width:
+        return spec.quorum > 0
+    n = len(spec.active)
+    little = _LITTLE_WORK if n <= cores else _LITTLE_WORK_PER_RANK * n
+    return spec.size * (n + _UPDATE_WORK) <= little
+
+
 def slice_width(size: int, n_ranks: int, key_width: int) -> int:
     """Elements of the slice that each of so many ranks has; the last ones may have fewer."""
     unit = lcm(32, key_width or 1)
@@ -285,6 +306,7 @@ class Window(Regions):
         window.store = store
         window.begun_at[0] = store.version
         window.words.store(Word.OPEN, 1)
+        window.words.store(Word.ONE_APPLIES, _one_applies(spec, usable_cores()))
         for rank in range(spec.n_ranks):
             window.words.rank_store(rank, Field.FREE, 1)
             if rank not in spec.active:  # no rank waits for it

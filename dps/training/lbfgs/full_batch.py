@@ -25,6 +25,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from dps._cores import one_thread_each
 from dps._kernels.coordinates import Coordinates
 from dps._runtime.shared.activity import COMPUTE, PUSH
 from dps.data.feed.cuts import Source
@@ -34,7 +35,6 @@ from dps.models.base import WithFeatures
 from dps.training.epochs.records import EpochRecord, EpochReport
 from dps.training.lbfgs.descent import DescentStep, Search
 from dps.training.lbfgs.pieces import Pieces
-from dps.training.replica.blas import one_thread_each
 from dps.training.replica.channel import Channel, raise_unless_ran
 from dps.training.replica.validation import Validation
 

@@ -77,11 +77,13 @@ def _check(job: Job, summary: DataSummary, cluster: Cluster, kept: HeldOut) -> N
         counting = cluster.map(rows_that_count, targets=job.targets, dtype=str(job.model.dtype))
     held_out = trained_on = 0
     for number, (rows, bits) in enumerate(zip(summary.rows, counting, strict=True)):
-        held = kept.rows(number, rows)
-        assert held is not None
-        counts = np.ones(rows, bool) if bits is None else np.unpackbits(bits, count=rows) > 0
-        held_out += int(np.count_nonzero(counts & held))
-        trained_on += int(np.count_nonzero(counts & ~held))
+        if bits is None:
+            n, n_held = rows, kept.count(number, 0, rows)
+        else:
+            counts = np.flatnonzero(np.unpackbits(bits, count=rows))
+            held = kept.rows(number, rows)
+            n, n_held = len(counts), 0 if held is None else int(held[counts].sum())
+        held_out, trained_on = held_out + n_held, trained_on + n - n_held
         if held_out and trained_on:
             return
     if not held_out:

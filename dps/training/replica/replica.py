@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dps._cores import one_thread_each
 from dps._runtime.shared.activity import COMPUTE, LOAD, PULL, PUSH, Activity
 from dps.data.collections.partitions import Partition
 from dps.data.feed.batches import Batches
@@ -28,7 +29,6 @@ from dps.server.group.session import Session
 from dps.training.epochs.records import EpochRecord, EpochReport
 from dps.training.lbfgs.full_batch import train_full_batch
 from dps.training.replica.activity import RankActivity
-from dps.training.replica.blas import one_thread_each
 from dps.training.replica.channel import Channel, Decide
 from dps.training.replica.cuts import cuts_of
 from dps.training.replica.pauses import Pauses

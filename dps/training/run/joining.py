@@ -92,7 +92,7 @@ class Joining:
             self._joined = True
             self._cluster.wish(len(threads))  # to be kept between two generations
         else:
-            self._cluster.wish(self._wanted())
+            self._cluster.wish(self._wanted() if self._cluster.can_grow else 0)
         return self._joined
 
     def _ahead(self) -> int:

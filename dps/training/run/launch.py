@@ -9,8 +9,6 @@ import math
 import secrets
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from dps.cluster.base import Cluster, ShardPlan
 from dps.cluster.threads import LOCAL
 from dps.data.collections.partitions import Piece
@@ -236,8 +234,7 @@ class Launch:
 
     def _kept(self, piece: Piece) -> int:
         """Rows of a piece that are kept for validation."""
-        kept = self.held_out.rows(piece.partition, piece.stop)
-        return 0 if kept is None else int(np.count_nonzero(kept[piece.start :]))
+        return self.held_out.count(piece.partition, piece.start, piece.stop)
 
     def _snapshots(self, shard: int) -> int:
         """Bytes of a shard's snapshots."""

@@ -197,8 +197,7 @@ def _planned(
 
     def count(piece: Piece) -> int:
         """Rows of a piece that are trained on."""
-        held = held_out.rows(piece.partition, summary.rows[piece.partition])
-        return piece.rows if held is None else int((~held[piece.start : piece.stop]).sum())
+        return piece.rows - held_out.count(piece.partition, piece.start, piece.stop)
 
     exchanged = _exchanges(job)
     plan = make_plan(
