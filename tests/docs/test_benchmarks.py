@@ -32,6 +32,7 @@ NAMES = (
     "optima",
     "optimizers",
     "penalty",
+    "ranks",
     "recovery",
     "recovery_of_peers",
     "scaling",

@@ -74,7 +74,7 @@ cdef class MappedChannel(ShardChannel):
     cdef Py_ssize_t given_size(self) noexcept nogil
     cdef bint _arrived(self) noexcept nogil
     cdef int await_arrivals(self) except -1 nogil
-    cdef int64_t sum_rows(self) noexcept nogil
+    cdef void sum_rows(self) noexcept nogil
     cdef void _used(self) noexcept nogil
     cdef double divisor(self) noexcept nogil
     cdef int use(self, Py_ssize_t first, Py_ssize_t last) except -1 nogil

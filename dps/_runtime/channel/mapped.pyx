@@ -41,7 +41,8 @@ from dps._runtime.wire.message cimport (
 )
 from dps._runtime.shared.words cimport (
     Header, R_ARRIVED, R_BEAT, R_DONE, R_RING, R_ROWS, S_VERSION, W_ARRIVED, W_COUNT, W_DONE,
-    W_ONE_APPLIES, W_STOP, count, is_ready, load, rank_load, rank_set, rank_store, store, wait_for
+    W_ONE_APPLIES, W_STOP, count_up, is_ready, load, rank_load, rank_set, rank_store, store,
+    wait_for
 )
 from dps._runtime.keyed cimport KeyedParams
 
@@ -284,7 +285,7 @@ cdef class MappedChannel(ShardChannel):
     cdef bint _arrived(self) noexcept nogil:
         """Say that this rank has arrived; True for the last one."""
         rank_set(&self.words, self.rank, R_ARRIVED, self.request.sequence)
-        if not count(&self.words, W_COUNT, self.slice.n):
+        if not count_up(&self.words, W_COUNT, self.slice.n):
             return False
         if not self.one_applies or self.request.op == BROADCAST:
             store(&self.words, W_ARRIVED, self.request.sequence)
@@ -294,15 +295,13 @@ cdef class MappedChannel(ShardChannel):
         """Wait until all ranks have arrived."""
         return self.wait(-1, W_ARRIVED, self.request.sequence)
 
-    cdef int64_t sum_rows(self) noexcept nogil:
+    cdef void sum_rows(self) noexcept nogil:
         """Sum the rows of all ranks, which have arrived."""
-        cdef int64_t total = 0
         cdef int rank
+        self.slots.all_rows = 0
         for rank in range(self.n_ranks):
             self.slots.rows[rank] = rank_load(&self.words, rank, R_ROWS)
-            total += self.slots.rows[rank]
-        self.slots.all_rows = total
-        return total
+            self.slots.all_rows += self.slots.rows[rank]
 
     cdef double divisor(self) noexcept nogil:
         """The divisor of a sum."""
@@ -332,7 +331,7 @@ cdef class MappedChannel(ShardChannel):
         return good
 
     cdef int reduce_slice(self) except -1 nogil:
-        """The second half of an exchange: work on this rank's slice, if it has one; wait for all."""
+        """The second half of an exchange: work on this rank's slice, if it has one, and wait."""
         if self.one_applies:
             return self.await_done()
         self.await_arrivals()
@@ -351,7 +350,7 @@ cdef class MappedChannel(ShardChannel):
     cdef int done(self) except -1 nogil:
         """Say that this rank has used its slice, and wait for all."""
         rank_set(&self.words, self.rank, R_DONE, self.request.sequence)
-        if count(&self.words, W_COUNT, self.slice.n):
+        if count_up(&self.words, W_COUNT, self.slice.n):
             store(&self.words, W_DONE, self.request.sequence)
         return self.await_done()
 

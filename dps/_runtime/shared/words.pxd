@@ -68,7 +68,7 @@ cdef bint replace(
 cdef int64_t rank_load(const Words* words, int rank, int field) noexcept nogil
 cdef void rank_store(const Words* words, int rank, int field, int64_t value) noexcept nogil
 cdef void rank_set(const Words* words, int rank, int field, int64_t value) noexcept nogil
-cdef bint count(const Words* words, int word, int64_t goal) noexcept nogil
+cdef bint count_up(const Words* words, int word, int64_t goal) noexcept nogil
 cdef bint is_ready(const Words* words, int field, int word, int64_t value) noexcept nogil
 cdef int wait_for(
     const Words* words, int field, int word, int64_t value, double seconds

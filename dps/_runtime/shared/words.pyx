@@ -117,7 +117,7 @@ cdef void rank_set(const Words* words, int rank, int field, int64_t value) noexc
     dps_store(_word(words, _of_rank(words, rank, field)), value)
 
 
-cdef bint count(const Words* words, int word, int64_t goal) noexcept nogil:
+cdef bint count_up(const Words* words, int word, int64_t goal) noexcept nogil:
     """Count up a word that no thread waits for; at the goal set it to 0 and return True."""
     if dps_add(_word(words, word), 1) < goal:
         return False

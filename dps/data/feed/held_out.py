@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dps.data.feed.batches import HELD_OUT
 
-_Number = TypeVar("_Number", int, NDArray[np.uint64])
+#: A whole number, or a uint64 array of some.
+_Number = Any
 
 
 @dataclass(frozen=True)

@@ -132,7 +132,8 @@ mode : {"sync", "async", "allreduce", "hybrid", "auto"} or Mode, default="sync"
     When a gradient is applied, and which replicas wait. "auto" measures the first steps in sync and
     then chooses; ``fit_report_`` says why.
 n_replicas : int or "auto", default="auto"
-    "auto" is one for each thread of each worker that holds data, if there is work for it.
+    "auto" is one for each thread of each worker that holds data, or for each core that this process
+    may use, if there is work for it.
 checkpoint : Checkpoint or None, default=None
     Takes checkpoints, for example ``dps.Checkpoint("s3://bucket/fit", every="60s", keep=3)``. After
     a crash ``fit(..., resume=True)`` continues from the newest. Not for `partial_fit` or
