@@ -255,6 +255,12 @@ def test_one_command_knows_all() -> None:
     assert set(NAMES) <= set(done.stdout.replace(",", " ").split())
 
 
+def test_ranks() -> None:
+    printed = run("ranks")
+    assert {"0, threads", "0, mapped", "0, stream"} <= set(rows(printed))
+    assert "mapped over stream" in printed
+
+
 def test_monitoring() -> None:
     found = rows(run("monitoring"))
     assert {"dense fits, 20,000 x 100", "synchronous steps, 2 epochs"} <= set(found)
