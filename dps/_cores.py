@@ -20,14 +20,11 @@ _found: tuple[int, Any] = (0, None)
 
 
 def usable_cores() -> int:
-    """Return the number of cores that this thread may keep busy.
+    """Return the number of cores that this process may use.
 
     It is the least of the machine's cores, the process's affinity, the CPU quotas of its cgroup and
-    of those above, rounded up, and ``LOKY_MAX_CPU_COUNT``. A worker of joblib's, or another child
-    process of `multiprocessing`, has one core.
+    of those above, rounded up, and ``LOKY_MAX_CPU_COUNT``.
     """
-    if multiprocessing.parent_process() is not None or _is_joblib_worker():
-        return 1
     cores = [os.cpu_count() or 1, *_own_cgroup_cores()]
     if hasattr(os, "sched_getaffinity"):
         cores.append(len(os.sched_getaffinity(0)))
@@ -36,9 +33,14 @@ def usable_cores() -> int:
     return max(1, min(cores))
 
 
-def _is_joblib_worker() -> bool:
+def in_a_pool() -> bool:
+    """Return whether another library has given this thread its share of the cores.
+
+    That is so in a child process of `multiprocessing`, and in a thread of joblib's.
+    """
     joblib = sys.modules.get("joblib.parallel")
-    return joblib is not None and bool(joblib.get_active_backend()[0].nesting_level)
+    nested = joblib is not None and bool(joblib.get_active_backend()[0].nesting_level)
+    return nested or multiprocessing.parent_process() is not None
 
 
 @cache

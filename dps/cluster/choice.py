@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
+from dps._cores import in_a_pool
 from dps.cluster.options import Options
 from dps.errors import ClusterError
 
@@ -98,4 +99,4 @@ def cluster_for(client: Any, fit: str, options: Options) -> Cluster:
         from dps.cluster.dask import DaskCluster
 
         return DaskCluster(client, fit, float(options.timeout), float(options.silence))
-    return ThreadCluster(fit)
+    return ThreadCluster(fit, 1 if in_a_pool() else None)

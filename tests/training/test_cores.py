@@ -9,9 +9,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 from joblib import Parallel, delayed
 
+import dps
 from dps._cores import cgroup_cores, usable_cores
 
 FIT = """
@@ -78,12 +80,21 @@ def test_a_fit_in_a_container_of_one_core_has_one_replica(one_core: Path) -> Non
     assert _printed(enter + FIT) == "1 1"
 
 
+@pytest.mark.skipif(usable_cores() == 1, reason="there is one core")
 def test_joblib_and_multiprocessing_share_the_cores_out() -> None:
-    inside = Parallel(n_jobs=2, backend="threading")(delayed(usable_cores)() for _ in range(2))
-    assert inside == [1, 1]
+    def n_replicas() -> int:
+        return len(
+            dps.LinearRegressor(optimizer="adagrad", tol=None, max_iter=1)
+            .fit(X, X[:, 0])
+            .plan_.ranks
+        )
+
+    X = np.random.default_rng(0).normal(size=(1 << 16, 20))
+    assert n_replicas() > 1
+    assert Parallel(n_jobs=2, backend="threading")([delayed(n_replicas)()] * 2) == [1, 1]
     assert _printed(FIT, LOKY_MAX_CPU_COUNT="1") == "1 1"
-    forked = "import multiprocessing as m\nfrom dps._cores import usable_cores\n"
-    assert _printed(f"{forked}print(m.get_context('fork').Pool(1).apply(usable_cores))") == "1"
+    pool = "import multiprocessing\nmultiprocessing.get_context('fork').Pool(1).apply(exec, [{!r}])"
+    assert _printed(pool.format(FIT)).endswith(" 1")
 
 
 def _printed(script: str, **environment: str) -> str:

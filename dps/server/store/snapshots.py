@@ -260,8 +260,9 @@ class Snapshots:
     def _behind_pieces(self) -> Iterator[tuple[int, int]]:
         """The values behind the table: at once, or in pieces whose pages are given back."""
         first, last = self._behind, self.values[0].shape[1]
-        each = last if self._spill is None else _PIECE_BYTES // self.values[0][:, :1].nbytes
-        for start in range(first, last, max(each, 1)):
+        column = self.values[0][:, :1].nbytes
+        each = max(1, last if self._spill is None else _PIECE_BYTES // column)
+        for start in range(first, last, each):
             yield start, min(start + each, last)
 
     def _release(self) -> None:
