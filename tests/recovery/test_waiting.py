@@ -208,6 +208,8 @@ def test_a_worker_that_freezes_is_left_out_while_others_compute(client: Client, 
     finally:
         os.kill(pids[frozen], signal.SIGCONT)
     (end,) = ended
+    if isinstance(end, BaseException):
+        raise end
     assert end.plan_.workers == [other]
     assert [record["rows"] for record in end.history_] == [ROWS] * 2
     assert [frozen in loss.what for loss in end.fit_report_.losses] == [True] * (when != "asked")
