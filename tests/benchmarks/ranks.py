@@ -2,8 +2,8 @@
 
     python tests/benchmarks/ranks.py [--repeat K] [--quick]
 
-The same rows and steps of a linear model, whose gradient takes a few microseconds: what is measured
-is how ranks wait for each other. Replicas are threads of this process, or tasks of a LocalCluster
+The same rows and steps of a linear model. A gradient takes a few microseconds, so the figures show
+how ranks wait for each other. Replicas are threads of this process, or tasks of a LocalCluster
 of one process per core, which reach the shard in mapped memory or by TCP. All of it on an idle
 machine, and beside one and two busy loops per core. Interleaved; medians of epochs.
 """

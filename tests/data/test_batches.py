@@ -223,7 +223,7 @@ def test_rows_for_validation_are_the_fraction_asked_for_and_differ_by_seed_and_p
 
 
 @given(
-    fraction=st.sampled_from([1e-3, 0.1, 1 / 3, 0.5, 0.7, 0.999]), rows=st.integers(0, 300),
+    fraction=st.sampled_from([1e-15, 1e-3, 0.1, 1 / 3, 0.5, 0.7, 0.999]), rows=st.integers(0, 300),
     cuts=st.tuples(st.integers(0, 300), st.integers(0, 300)), listed=st.booleans(), seed=SEEDS,
 )  # fmt: skip
 def test_rows_for_validation_are_counted_without_being_drawn(

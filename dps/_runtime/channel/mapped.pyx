@@ -17,8 +17,8 @@ stopped: before its count, for a rank that has not arrived; after it, for any ra
 work (`Watch`). The step is half done then, and only the snapshot of the last closed epoch counts.
 
 MEAN is an exchange whose mean goes to TOTAL, where it stays until every rank has arrived with what
-comes next. Its notes have two sets of places: a rank writes those of k + 2 only after DONE at
-k + 1, and a rank arrives there only once it has read the notes of k.
+comes next. Its notes have two sets of places: a rank writes the notes of k + 2 only after
+DONE at k + 1, and a rank arrives there only once it has read the notes of k.
 
 BROADCAST: a rank that arrives says that it has read what stood there before. Rank 0 waits for all
 arrivals, writes TOTAL and then the window's DONE. A crash of rank 0 in between leaves the others

@@ -1,9 +1,9 @@
 """Sync: the shards hold the parameters, and an update waits for every rank.
 
-One step applies ``sum_r g_r / sum_r n_r``, summed in rank order: an exchange (mapped.pyx) in
-which each rank applies the mean to its own slice of the parameters. Element-wise optimizers make
-the slices invisible in the result. By keys the last step of an epoch brings all of a rank's slice
-up to date, before DONE: outside of an epoch nothing is lazy.
+One step applies ``sum_r g_r / sum_r n_r``, summed in rank order: an exchange (mapped.pyx) in which
+each rank applies the mean to its own slice of the parameters, or the last rank to all of them.
+Element-wise optimizers make that invisible in the result. By keys the last step of an epoch brings
+all of a rank's slice up to date, before DONE: outside of an epoch nothing is lazy.
 """
 from libc.stdint cimport int64_t
 

@@ -86,7 +86,7 @@ class HeldOut:
     @property
     def _length(self) -> int:
         """Rows of a run, in shares of a row."""
-        return round((1 << _SHARES) / self.fraction)
+        return min(round((1 << _SHARES) / self.fraction), 1 << 62)  # its double fits a word
 
     def _run(self, row: _Number) -> _Number:
         """Return the run that a row is in."""

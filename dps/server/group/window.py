@@ -77,8 +77,8 @@ RECORD_WIDTH = 24
 #: Doubles that a rank notes with a snapshot within an epoch, and of what is said of all.
 INTERIM_WIDTH = 4
 
-#: Work, in elements summed: to update an element; and in all what is too little to share among
-#: ranks that each have a core, and per rank where ranks outnumber cores.
+#: Work, in elements summed: the update of an element, and the largest amount that one rank does
+#: for all, if each rank has a core, and per rank if ranks outnumber cores.
 _UPDATE_WORK, _LITTLE_WORK, _LITTLE_WORK_PER_RANK = 8, 1 << 11, 1 << 13
 _NEVER_AWAITED = 1 << 62
 #: Bytes that a slot takes at least.
