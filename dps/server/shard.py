@@ -34,7 +34,7 @@ from dps.server.store.store import Store, StoreSpec
 ChannelKind = Callable[..., MappedChannel]
 
 #: Of a row of initial values, up to which they go with the specification.
-_FEW_BYTES = 1 << 14
+_FEW_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)

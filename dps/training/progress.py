@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from dps.server.group.post_mortem import DeadShard
 from dps.server.group.session import Check, Local, Session, Stores
 from dps.server.shard import ShardStatus
 from dps.server.store.snapshots import Snapshot
@@ -63,6 +62,8 @@ class Progress:
         self.interrupted: BaseException | None = None
         self.copied: Position | None = None
         self.session: Session | None = None
+        #: The session to read from, see `Session.near`.
+        self.near: Session | None = None
         self.remote = False
         self._plan: Plan | None = None
         #: The window's note of the last snapshot within an epoch, see `Window.interims`.
@@ -70,7 +71,7 @@ class Progress:
 
     def serve(self, plan: Plan, session: Session) -> None:
         """Follow the shards of the generation."""
-        self._plan, self.session = plan, session
+        self._plan, self.session, self.near = plan, session, session.near()
         # Asked for now: reading after a death replaces the endpoints.
         self.remote = not any(isinstance(shard.endpoint, Local) for shard in session.shards)
 
@@ -91,8 +92,8 @@ class Progress:
 
     def take_in(self, check: Check | None = None) -> tuple[ShardStatus, list[EpochRecord]]:
         """The status of the group, and the epochs that have been closed since the last call."""
-        assert self.session is not None
-        status = self.session.status(self.closed - len(self.job.done), check)
+        assert self.near is not None
+        status = self.near.status(self.closed - len(self.job.done), check)
         self._interim = status.interim
         records = self._in_order([EpochRecord.from_row(row) for row in status.records])
         self.history += records
@@ -139,34 +140,20 @@ class Progress:
         Raises LookupError: it is further already.
         """
         began, done = self.job.position, len(self.job.done)
-        server = None if self.session is None else self._near()
         interim = began.interim if self.closed == done else None
-        if server is not None and (within := self.within) is not None:
+        if self.near is not None and (within := self.within) is not None:
             with contextlib.suppress(LookupError):  # there are newer ones, or nothing is left
-                snapshot = server.snapshot(self.closed - done, check, within.steps)
+                snapshot = self.near.server.snapshot(self.closed - done, check, within.steps)
                 interim = EpochSnapshot(within, snapshot)
         if not self.history:
             return Position(began.kept, interim=interim)
-        kept, best = self.snapshot(self.closed, check, server), self.history[-1].kept
+        kept, best = self.snapshot(self.closed, check), self.history[-1].kept
         if self.history[-1].full_batch:  # whose snapshot has no state
             self.job.optimizer.initialize(kept.state)
-        before = self.snapshot(best, check, server) if best < self.closed else None
+        before = self.snapshot(best, check) if best < self.closed else None
         return Position(kept, tuple(self.history), before, interim)
 
-    def _near(self) -> Stores:
-        """The shards, of which those are read in their memory that have it on this host."""
-        assert self.session is not None
-        ends = [
-            shard.endpoint
-            if isinstance(shard.endpoint, Local) or (here := DeadShard.find(shard.card)) is None
-            else Local(here)
-            for shard in self.session.shards
-        ]
-        return replace(self.session.server, shards=tuple(ends))
-
-    def snapshot(
-        self, epochs: int, check: Check | None = None, server: Stores | None = None
-    ) -> Snapshot:
+    def snapshot(self, epochs: int, check: Check | None = None) -> Snapshot:
         """The state after so many epochs."""
         began, done = self.job.position, len(self.job.done)
         if epochs < done:
@@ -176,7 +163,8 @@ class Progress:
             return began.kept
         if self.copied is not None and self.copied.epochs == epochs:
             return self.copied.kept
-        return (server or self.stores).snapshot(epochs - done, check)
+        assert self.near is not None
+        return self.near.server.snapshot(epochs - done, check)
 
     def reported(self, check: Check | None = None) -> Snapshot | None:
         """The parameters to report after the epochs so far; None where the fit is further."""
@@ -199,7 +187,7 @@ class Progress:
             server = replace(session.server, timeout=min(timeout, session.server.timeout))
             session = replace(session, server=server)
         session, check = cluster.read_after_death(session)
-        self.session = session
+        self.session, self.near = session, session.near()
         session.stop(check)
         _, records = self.take_in(check)
         self._call_back(records if report else ())

@@ -16,12 +16,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dps.errors import ClusterError, DPSError, ServerLostError
+from dps.server.group.session import Endpoint
 
 _CHECK_EVERY = 0.5
 
 
 @dataclass(frozen=True)
-class Remote:
+class Remote(Endpoint):
     """An Actor on a worker."""
 
     address: str  # address of the worker
@@ -75,18 +76,6 @@ class Remote:
             )
         return ServerLostError(f"shard {self.key} {what}", worker=self.address)
 
-    def call(
-        self, method: str, *args: Any, timeout: float, check: Callable[[], None] | None = None
-    ) -> Any:
-        """Call a method that does not wait for others.
-
-        check: called while the answer is awaited; raises to give up. Dask goes on trying to connect
-            to a worker that has died, so waiting alone does not tell.
-        Raises ServerLostError: the worker is gone, or does not answer within `timeout` seconds.
-        Raises ClusterError: the scheduler is gone.
-        """
-        return self.start(method, *args).result(timeout, check)
-
 
 @dataclass(frozen=True)
 class _Raised:
@@ -109,10 +98,13 @@ class PendingCall:
         self._future = future
 
     def result(self, timeout: float, check: Callable[[], None] | None = None) -> Any:
-        """The answer, within `timeout` seconds; `check` is called meanwhile.
+        """The answer, within `timeout` seconds.
 
-        Raises ServerLostError, ClusterError: see `Remote.call`; or the event loop that brings it
-        would wait for itself.
+        check: called while the answer is awaited; raises to give up. Dask goes on trying to connect
+            to a worker that has died, so waiting alone does not tell.
+        Raises ServerLostError: the worker is gone, or does not answer within `timeout` seconds.
+        Raises ClusterError: the scheduler is gone, or the event loop that brings the answer would
+        wait for itself.
         """
         if asyncio._get_running_loop() is self._loop:
             self._future.cancel()

@@ -88,29 +88,40 @@ def reaching(client: Client, what: str = "the scheduler cannot be reached") -> I
 
 def living(client: Client, timeout: float) -> dict[str, int]:
     """The workers that the scheduler has now, and their threads."""
-    return {worker: n for worker, (n, _) in _workers(client, timeout).items()}
+    return {worker: n for worker, (n, _) in _look(client, timeout)[0].items()}
 
 
 def staying(client: Client, timeout: float) -> dict[str, int]:
     """Those that have not begun to leave, unless all have; they take no tasks any more."""
-    found = _workers(client, timeout)
-    return {w: n for w, (n, stays) in found.items() if stays} or {
-        worker: n for worker, (n, _) in found.items()
-    }
+    return staying_with(client, (), timeout)[0]
 
 
-def _workers(client: Client, timeout: float) -> dict[str, tuple[int, bool]]:
-    """The threads of each worker, and whether it stays; their ids are kept."""
+def staying_with(
+    client: Client, keys: Sequence[Any], timeout: float
+) -> tuple[dict[str, int], dict[Any, list[str]]]:
+    """The workers that stay, see `staying`; and those that have the results of some tasks."""
+    workers, held = _look(client, timeout, keys)
+    found = {worker: n for worker, (n, stays) in workers.items() if stays}
+    return found or {worker: n for worker, (n, _) in workers.items()}, held
 
-    def look(dask_scheduler: Any) -> dict[str, tuple[int, bool, str]]:
-        return {
+
+def _look(
+    client: Client, timeout: float, keys: Sequence[Any] = ()
+) -> tuple[dict[str, tuple[int, bool]], dict[Any, list[str]]]:
+    """The threads of each worker, and whether it stays; and who has results. Ids are kept."""
+
+    def look(dask_scheduler: Any, keys: Sequence[Any]) -> Any:
+        workers = {
             address: (worker.nthreads, "closing" not in worker.status.name, worker.server_id)
             for address, worker in dask_scheduler.workers.items()
         }
+        tasks = map(dask_scheduler.tasks.get, keys)
+        return workers, [[each.address for each in task.who_has] if task else [] for task in tasks]
 
-    found = ask(client, "_run_on_scheduler", timeout, function=look)
-    _ids[client] = {address: number for address, (_, _, number) in found.items()}
-    return {address: (n, stays) for address, (n, stays, _) in found.items()}
+    workers, held = ask(client, "_run_on_scheduler", timeout, function=look, keys=list(keys))
+    _ids[client] = {address: number for address, (_, _, number) in workers.items()}
+    there = {address: (n, stays) for address, (n, stays, _) in workers.items()}
+    return there, dict(zip(keys, held, strict=True))
 
 
 def ids(client: Client) -> dict[str, str]:
@@ -363,7 +374,7 @@ def await_futures(
 
     Raises ClusterError: there has been no progress for `timeout` seconds, or the scheduler is gone.
     """
-    waiting = list(futures)
+    waiting = [future for future in futures if future.status != "finished"]
     look, clock = look_for_progress(timeout), StallClock(timeout)
     while waiting:
         try:

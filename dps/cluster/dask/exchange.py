@@ -7,13 +7,13 @@ number of partitions that there are.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from distributed import Future
 
 from dps.cluster.dask.tasks import draw_each, item, join_pieces, pick_rows
-from dps.cluster.dask.work import FitWork
+from dps.cluster.dask.work import Call, FitWork
 from dps.data.collections.partitions import Partition
-from dps.data.collections.sealed import sealed
 from dps.data.exchange import RandomSplit
 
 
@@ -37,40 +37,33 @@ def exchange(
     for number, holder in enumerate(holders):
         if split.rows[number]:  # what has no rows may have any dtype
             lying.setdefault(holder, []).append(number)
-    client, name, drawn = work.client, work.name(), {}
-    for place, (holder, numbers) in enumerate(lying.items()):
-        drawn[holder] = client.submit(
-            sealed(draw_each, split, numbers),
-            workers=[holder], pure=False, key=f"dps-draw-{name}-{place}",
-        )  # fmt: skip
+    name = work.name()
+    draws = [
+        Call(f"dps-draw-{name}-{place}", holder, partial(draw_each, split, numbers))
+        for place, (holder, numbers) in enumerate(lying.items())
+    ]
+    drawn = dict(zip(lying, work.start(draws), strict=True))
     owned += drawn.values()
-    pick, join, take = sealed(pick_rows), sealed(join_pieces), sealed(item)
     made: list[Partition] = []
     at_once = len(set(homes))
     for first in range(0, len(homes), at_once):
         passing: list[Future] = []
         new: list[Future] = []
         for goal in range(first, min(first + at_once, len(homes))):
-            pieces = [
-                client.submit(
-                    pick, [_values(partitions[number]) for number in numbers],
-                    drawn[holder], goal,
-                    workers=[holder], pure=False, key=f"dps-pick-{name}-{goal}-{place}",
+            pieces = work.start(
+                Call(
+                    f"dps-pick-{name}-{goal}-{place}", holder, pick_rows,
+                    ([_values(partitions[number]) for number in numbers], drawn[holder], goal),
                 )
                 for place, (holder, numbers) in enumerate(lying.items())
-            ]  # fmt: skip
-            joined = client.submit(
-                join, pieces,
-                workers=[homes[goal]], pure=False, key=f"dps-join-{name}-{goal}",
             )  # fmt: skip
+            home = homes[goal]
+            [joined] = work.start([Call(f"dps-join-{name}-{goal}", home, join_pieces, (pieces,))])
             passing += [*pieces, joined]
-            parts = [
-                client.submit(
-                    take, joined, at,
-                    workers=[homes[goal]], pure=False, key=f"dps-{part}-{name}-{goal}",
-                )
+            parts = work.start(
+                Call(f"dps-{part}-{name}-{goal}", home, item, (joined, at))
                 for at, part in enumerate(("X", "y", "weight")[: 2 + weighted])
-            ]  # fmt: skip
+            )
             new += parts
             made.append(Partition(*parts, *([None] if len(parts) == 2 else [])))
         owned += [*passing, *new]

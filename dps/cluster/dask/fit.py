@@ -30,13 +30,14 @@ from dps.cluster.dask.calls import (
 )
 from dps.cluster.dask.partitions import PlacedData
 from dps.cluster.dask.remains import remains_of
-from dps.cluster.dask.replicas import ReplicaTasks, run_replica_task
+from dps.cluster.dask.replicas import ReplicaTasks, call_with, own_of, run_replica_task
 from dps.cluster.dask.sending import EventSender
 from dps.cluster.dask.shard import FitShard
 from dps.cluster.dask.wish import Wish
-from dps.cluster.dask.work import FitWork
+from dps.cluster.dask.work import Call, FitWork
 from dps.cluster.options import Options
 from dps.data.collections.partitions import Counted, Partition
+from dps.data.collections.sealed import identity, sealed
 from dps.data.exchange import RandomSplit
 from dps.data.keep.disk import forget_files
 from dps.errors import ClusterError, ServerLostError, VersionError, WorkerLostError
@@ -55,6 +56,8 @@ _Answer = TypeVar("_Answer")
 _MAX_LOSSES_IN_A_ROW = 8
 #: Bytes of initial values that are sent at a time: Dask handles so many beside other things.
 _PIECE_BYTES = 1 << 22
+#: Bytes that all replicas have in common, up to which each task has them: one hop less.
+_COMMON_BYTES = 1 << 14
 
 
 class DaskCluster(Cluster):
@@ -148,7 +151,7 @@ class DaskCluster(Cluster):
         data, workers = self._data, sorted(self._threads)[:most]
         self._work.loading = loading
         self._unless_lost(partial(data.load, partitions, prepare, cache, workers, validation))
-        self._unless_lost(self._count_workers)
+        self._unless_lost(lambda: self._count_workers(data.staying))
 
     def _unless_lost(self, do: Callable[[], None]) -> None:
         """Do something with all partitions; those that go with a worker meanwhile catch up."""
@@ -167,7 +170,7 @@ class DaskCluster(Cluster):
             self._threads = self._work.present()
             try:
                 data.restore(sorted(self._threads))
-                self._count_workers()
+                self._count_workers(self._work.staying())
             except WorkerLostError as error:
                 losses.append(error)
                 if len(losses) > _MAX_LOSSES_IN_A_ROW:
@@ -238,17 +241,15 @@ class DaskCluster(Cluster):
     ) -> Session:
         """Make an Actor a shard, and one a host, each on its worker."""
         self._work.loading = None  # training begins
-        rests, name = [], self._work.name()
+        rests, calls, name = [], [], self._work.name()
         for number, made in enumerate((*shards, *hosts)):
             # Arguments of an Actor stay with the scheduler: what is long goes to the worker.
             initial, rest = made.shard.initial.apart()
             rests.append(rest)
-            future = self._work.submit(
-                partial(FitShard, replace(made.shard, initial=initial)), actor=True,
-                workers=[made.worker], key=f"dps-shard-{name}-{number}",
-            )  # fmt: skip
-            self._actors.append(future)
-            self._remotes.append(Remote(made.worker, future.key, self._client))
+            make = partial(FitShard, replace(made.shard, initial=initial))
+            calls.append(Call(f"dps-shard-{name}-{number}", made.worker, make))
+        self._actors = self._work.start(calls, actors=True)
+        self._remotes = [Remote(call.worker, call.key, self._client) for call in calls]
         self._work.wait(self._actors)
         remotes = tuple(self._remotes[: len(shards)])
         server = Stores(remotes, placement, self._timeout, shards[0].table, self._silence)
@@ -281,25 +282,35 @@ class DaskCluster(Cluster):
     def launch(
         self, function: Callable[..., Any], specs: Sequence[RankSpec], server: Session
     ) -> ReplicaTasks:
-        """Start a task a replica, strictly on its worker."""
-        data, name = self._data, self._work.name()
+        """Start a task a replica, strictly on its worker.
+
+        A task has what is the replica's own. What all have goes once to each worker, and if it is
+        long not by way of the scheduler.
+        """
+        data, work, name = self._data, self._work, self._work.name()
         moved = data.cut_out([piece for spec in specs for piece in spec.pieces if piece.moved])
-        futures = {}
-        for spec in specs:
-            futures[spec.rank] = self._work.submit(
-                partial(run_replica_task, function, spec, server, self.watched),
-                [moved.get(piece, data.values(piece.partition)) for piece in spec.pieces],
-                workers=[spec.worker], allow_other_workers=False, pure=False,
-                key=f"dps-replica-{name}-{spec.rank}",
-            )  # fmt: skip
-        places = {spec.rank: spec.worker for spec in specs}
+        first, places = specs[0], {spec.rank: spec.worker for spec in specs}
+        common: Any = sealed(partial(run_replica_task, function, first, server, self.watched))
+        held: list[Future] = []
+        if len(specs) > 1 and len(common.contents) > _COMMON_BYTES:
+            keep = partial(identity, common)
+            held = work.start([Call(f"dps-common-{name}", first.worker, keep)])
+            common = held[0]
+        calls = [
+            Call(
+                f"dps-replica-{name}-{spec.rank}", spec.worker,
+                partial(call_with, own_of(spec, first)),
+                (common, [moved.get(piece, data.values(piece.partition)) for piece in spec.pieces]),
+            )
+            for spec in specs
+        ]  # fmt: skip
+        futures = dict(zip(places, work.start(calls), strict=True))
         shards = [remote.address for remote in self._remotes]
-        self._running = ReplicaTasks(self._work, futures, places, shards)
+        self._running = ReplicaTasks(work, futures, places, shards, held)
         return self._running
 
-    def _count_workers(self) -> None:
+    def _count_workers(self, alive: Mapping[str, int]) -> None:
         """Forget workers that have left; take in those that have joined, if they hold data."""
-        alive = self._work.staying()
         for number, holder in enumerate(self._data.holders):
             if holder not in alive:
                 raise WorkerLostError(
@@ -374,7 +385,10 @@ class DaskCluster(Cluster):
         """Stop replicas and free the windows; the workers that there are."""
         alive, reached = {}, True
         try:
-            alive = self._work.living(grace())
+            if self._running is not None and self._running.all_well:  # as it was a moment ago
+                alive = {**self._threads, **dict.fromkeys(self._running.workers, 0)}
+            else:
+                alive = self._work.living(grace())
         except ClusterError:  # busy or dead: nothing else stops the shards, whose workers may live
             reached = False
         deadline = time.monotonic() + grace()
@@ -396,6 +410,8 @@ class DaskCluster(Cluster):
         for future in self._actors:
             future.release()
         if not clean:
+            with contextlib.suppress(ClusterError):
+                alive = self._work.living(grace()) if reached else alive
             self._remove_files(alive)
         self._running, self._actors, self._remotes = None, [], []
         return alive

@@ -28,7 +28,7 @@ from dps.cluster.dask.loading import (
 )
 from dps.cluster.dask.scheduler.standing import homes_after
 from dps.cluster.dask.tasks import call_on_each, call_unopened, cut_out
-from dps.cluster.dask.work import FitWork
+from dps.cluster.dask.work import Call, FitWork
 from dps.data.collections.partitions import Partition, Piece, is_dask
 from dps.data.collections.sealed import identity
 from dps.data.exchange import RandomSplit
@@ -59,6 +59,7 @@ class PlacedData:
     holders: the worker of each partition, of those for validation last.
     n_trained: partitions that are not of validation data.
     gone: partitions of lost workers that cannot be made again.
+    staying: workers that stayed as it was last seen where partitions lie.
     """
 
     def __init__(self, work: FitWork) -> None:
@@ -66,6 +67,7 @@ class PlacedData:
         self.holders: list[str] = []
         self.gone: set[int] = set()
         self.n_trained = 0
+        self.staying: Mapping[str, int] = {}
         self._partitions: list[Partition] = []
         self._given: list[Partition] = []  # as users gave them, where Dask computes them
         self._slices: list[Slice] = []  # of local data, where that was sent
@@ -114,7 +116,8 @@ class PlacedData:
         self._origins, self._stages = list(numbers), [-1] * len(numbers)
         if self._streams:
             self._steps.append(_Step(frozenset(numbers)))
-        if dask:  # what users have had computed may be on its way
+        coming = [f for part in self._partitions for f in _futures(part) if f.status != "finished"]
+        if dask and coming:  # what users have had computed
             self._await_partitions(numbers)
             self.holders = self._homes(workers)
         work.needed = set(self.holders)
@@ -188,7 +191,7 @@ class PlacedData:
         """See where partitions lie; one of the user's own may be elsewhere than was asked for."""
         work = self._work
         keys = {number: self._partitions[number].X.key for number in numbers}
-        held = ask(work.client, "scheduler.who_has", work.timeout, keys=list(keys.values()))
+        staying, held = work.staying_with(list(keys.values()))
         lost = [number for number, key in keys.items() if not held[key]]
         if lost:  # since it was computed
             work.check()
@@ -201,12 +204,12 @@ class PlacedData:
             self._await_partitions(strayed)
             self._find_holders(numbers)
             return
-        staying = work.staying()
         for number, key in keys.items():
             there = [worker for worker in held[key] if worker in staying]
             if self.holders[number] not in there:
                 self.holders[number] = min(there or held[key])
         work.needed = set(self.holders)
+        self.staying = staying
 
     def _has_strayed(self, number: int, held: Collection[str]) -> bool:
         """True if the user's own X is no longer where `dask.annotate` wants it.
@@ -237,17 +240,8 @@ class PlacedData:
         recipes = recipes_of_absent(given, absent, self.n_trained)
         if recipes:
             name = self._work.name()
-            self._put(
-                {
-                    number: self._work.submit(
-                        partial(attach_recipe, recipe=recipe), self._partitions[number].X,
-                        workers=[self.holders[number]], pure=False,
-                        key=f"dps-recipe-{name}-{number}",
-                    )
-                    for number, recipe in recipes.items()
-                },
-                stage,
-            )  # fmt: skip
+            changes = {n: partial(attach_recipe, recipe=recipe) for n, recipe in recipes.items()}
+            self._put({n: self._on(n, "recipe", name, changes[n]) for n in changes}, stage)
         for number in some:
             self._stages[number] = stage
 
@@ -279,13 +273,11 @@ class PlacedData:
         numbers: dict[str, list[int]] = {}
         for number in some:
             numbers.setdefault(self.holders[number], []).append(number)
-        futures = [
-            work.submit(
-                partial(task, function), [self.values(number) for number in held],
-                workers=[holder], pure=False, key=f"dps-inspect-{look}-{held[0]}",
-            )
+        call = partial(task, function)
+        futures = work.start(
+            Call(f"dps-inspect-{look}-{held[0]}", holder, call, ([*map(self.values, held)],))
             for holder, held in numbers.items()
-        ]  # fmt: skip
+        )
         self._owned += futures
         work.wait(futures)
         results = work.results(futures)
@@ -308,28 +300,27 @@ class PlacedData:
         work, name = self._work, self._work.name()
         self._streams |= self._keeping.cache != "memory"
         # It may be large: one task holds it for all.
-        shared = work.submit(
-            partial(identity, change), pure=False, workers=[self.holders[numbers[0]]],
-            key=f"dps-shared-{name}",
-        )  # fmt: skip
+        held = Call(f"dps-shared-{name}", self.holders[numbers[0]], partial(identity, change))
+        [shared] = work.start([held])
         self._owned.append(shared)
         self._put(
             {
-                number: work.submit(
-                    partial(remake_partition, self._keeping, number),
-                    shared, self._partitions[number].X,
-                    workers=[self.holders[number]], pure=False,
-                    key=f"dps-convert-{name}-{number}",
-                )
-                for number in numbers
+                n: self._on(n, "convert", name, partial(remake_partition, self._keeping, n), shared)
+                for n in numbers
             },
             stage,
-        )  # fmt: skip
+        )
         self._release({shared.key})
 
-    def _put(self, made: Mapping[int, Future], stage: int) -> None:
-        """Have Futures stand for the X of partitions, and wait for them."""
-        old = {self._partitions[number].X.key for number in made}
+    def _on(self, number: int, what: str, name: str, change: Any, *args: Any) -> Call:
+        """Return a call on a partition's X, where that lies."""
+        key, X = f"dps-{what}-{name}-{number}", self._partitions[number].X
+        return Call(key, self.holders[number], change, (*args, X))
+
+    def _put(self, calls: Mapping[int, Call], stage: int) -> None:
+        """Have results stand for the X of partitions, and wait for them."""
+        old = {self._partitions[number].X.key for number in calls}
+        made = dict(zip(calls, self._work.start(calls.values()), strict=True))
         for number, future in made.items():
             self._partitions[number] = replace(self._partitions[number], X=future)
             self._stages[number] = stage
@@ -350,11 +341,9 @@ class PlacedData:
         work.needed |= set(homes)
         owned: list[Future] = []
         try:
-            with work.span():
-                drawn = exchange(
-                    work, self._partitions[:n], self.holders[:n], split, homes, self._weighted,
-                    owned,
-                )  # fmt: skip
+            drawn = exchange(
+                work, self._partitions[:n], self.holders[:n], split, homes, self._weighted, owned
+            )
         except BaseException:
             for future in owned:
                 future.release()
@@ -379,14 +368,14 @@ class PlacedData:
         self._attempts = {}  # training begins
         self._release(self._moved)
         name = self._work.name()
-        futures = {
-            piece: self._work.submit(
-                cut_out, self.values(piece.partition), piece.start, piece.stop,
-                workers=[self.holders[piece.partition]], pure=False,
-                key=f"dps-rows-{name}-{piece.partition}-{piece.start}",
+        calls = [
+            Call(
+                f"dps-rows-{name}-{piece.partition}-{piece.start}", self.holders[piece.partition],
+                cut_out, (self.values(piece.partition), piece.start, piece.stop),
             )
             for piece in pieces
-        }  # fmt: skip
+        ]  # fmt: skip
+        futures = dict(zip(pieces, self._work.start(calls), strict=True))
         self._moved = {future.key for future in futures.values()}
         self._owned += futures.values()
         self._work.wait(list(futures.values()))

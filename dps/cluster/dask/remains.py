@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from distributed import Client
 
 from dps.cluster.dask.calls import ask
-from dps.server.group.post_mortem import DeadShard
-from dps.server.group.session import Endpoint, Local
+from dps.server.group.reading import ShardMemory
+from dps.server.group.session import Endpoint, Lazy, Local
 from dps.server.shard import WindowCard
 
 #: Workers of a host that are asked whether they can read what another one has left.
@@ -26,7 +27,7 @@ def remains_of(
 
     alive: the workers that there are.
     """
-    here = DeadShard.find(card)
+    here = ShardMemory.find(card)
     if here is not None:
         return Local(here)
     host = address.rpartition(":")[0]
@@ -39,26 +40,28 @@ def remains_of(
 
 
 @dataclass(frozen=True)
-class _Elsewhere:
+class _Elsewhere(Endpoint):
     """Remains that a worker reads."""
 
     client: Client
     worker: str
     card: WindowCard
 
-    def call(
-        self, method: str, *args: Any, timeout: float, check: Callable[[], None] | None = None
-    ) -> Any:
-        """Call a method there."""
+    def start(self, method: str, *args: Any) -> Lazy:
+        """Begin a call there."""
+        return Lazy(partial(self._ask, method, args))
+
+    def _ask(self, method: str, arguments: tuple[Any, ...], timeout: float) -> Any:
         found = ask(
             self.client, "_run", timeout, what="a worker cannot be reached",
-            function=_answer, card=self.card, method=method, arguments=args, workers=[self.worker],
+            function=_answer, card=self.card, method=method, arguments=arguments,
+            workers=[self.worker],
         )  # fmt: skip
         return found[self.worker]
 
 
 def _answer(card: WindowCard, method: str, arguments: tuple[Any, ...]) -> Any:
-    remains = DeadShard.find(card)
+    remains = ShardMemory.find(card)
     if method == "found":
         return remains is not None
     if remains is None:

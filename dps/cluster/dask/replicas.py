@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 from distributed import Future, get_worker, secede
@@ -29,9 +31,10 @@ class ReplicaTasks(Running):
         futures: dict[int, Future],
         places: Mapping[int, str],
         shards: Sequence[str],
+        held: Sequence[Future] = (),
     ) -> None:
         self._work = work
-        self._futures = futures
+        self._futures, self._held = futures, held
         self._places = places
         self._shards = shards
         self._outcomes: dict[int, Any] = {}
@@ -49,15 +52,31 @@ class ReplicaTasks(Running):
         return len(self.outcomes()) == len(self._futures)
 
     def outcomes(self) -> dict[int, Any]:
-        """Results of the replicas that have ended, by rank."""
-        for rank, future in self._futures.items():
-            if rank not in self._outcomes and future.status != "pending":
-                self._outcomes[rank] = self._outcome(rank, future)
+        """Results of the replicas that have ended, by rank; None: without an error."""
+        new = [rank for rank in self._futures.keys() - self._outcomes.keys() if self._ended(rank)]
+        # Most have no error to tell of, and Dask has said already that their result is None.
+        said = [rank for rank in new if self._futures[rank].type is not type(None)]
+        if finished := [rank for rank in said if self._futures[rank].status == "finished"]:
+            futures = [self._futures[rank] for rank in finished]
+            found = fetch(self._work.client, futures, self._work.timeout, self.check)
+            self._outcomes |= zip(finished, found, strict=True)
+        for rank in new:
+            if rank not in finished:
+                self._raise_if_failed(rank, self._futures[rank])
+                self._outcomes[rank] = None
         return dict(self._outcomes)
 
-    def _outcome(self, rank: int, future: Future) -> Any:
+    @property
+    def all_well(self) -> bool:
+        """True if all replicas have ended, none with an error."""
+        return len(self._outcomes) == len(self._futures) and not any(self._outcomes.values())
+
+    def _ended(self, rank: int) -> bool:
+        return bool(self._futures[rank].status != "pending")
+
+    def _raise_if_failed(self, rank: int, future: Future) -> None:
         if future.status == "finished":
-            return fetch(self._work.client, [future], self._work.timeout, self.check)[0]
+            return
         worker = self._places[rank]
         self.check()
         if future.status == "error":
@@ -147,19 +166,30 @@ class ReplicaTasks(Running):
         pending = [future for future in self._futures.values() if future.status == "pending"]
         if pending:
             self._work.client.cancel(pending, force=True)
-        for future in self._futures.values():
+        for future in (*self._futures.values(), *self._held):
             future.release()
-        self._futures = {}
+        self._futures, self._held = {}, ()
+
+
+def own_of(spec: Any, first: Any) -> dict[str, Any]:
+    """Return the fields of a replica's spec that are not the first one's own objects."""
+    return {name: value for name, value in vars(spec).items() if value is not vars(first)[name]}
+
+
+def call_with(own: Mapping[str, Any], common: Callable[..., Any], partitions: Any) -> Any:
+    """The task of a replica: complete what all have in common, and call it."""
+    return common(own, partitions)
 
 
 def run_replica_task(
     function: Callable[..., Any],
-    spec: Any,
+    first: Any,
     server: Session,
     watched: bool,
+    own: Mapping[str, Any],
     partitions: Sequence[tuple[Any, Any, Any]],
 ) -> Any:
-    """The task of a replica: leave the thread pool, so that a barrier blocks no slot.
+    """Leave the thread pool, so that a barrier blocks no slot, and call ``function(spec, ...)``.
 
     Where its time went, Dask hears of a fit that is watched.
     """
@@ -170,8 +200,6 @@ def run_replica_task(
         if worker.status not in (Status.running, Status.paused):
             raise WorkerLostError("a worker leaves the cluster", worker=worker.address)
 
-    values = [Partition(*part) for part in partitions]
-    if not watched:
-        return function(spec, server, values, alive)
-    with metered() as watch:
+    values, spec = [Partition(*part) for part in partitions], replace(first, **own)
+    with metered() if watched else nullcontext() as watch:
         return function(spec, server, values, alive, watch)

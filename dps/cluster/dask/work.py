@@ -5,15 +5,20 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import dask
+from dask._expr import LLGExpr
+from dask._task_spec import Task, parse_input
 from distributed import Client, Future
 
 from dps.cluster.base import grace
-from dps.cluster.dask.calls import ask, await_futures, fetch, ids, living, present, staying
+from dps.cluster.dask.calls import ask, await_futures, fetch, ids, living, present, staying_with
 from dps.cluster.dask.scheduler.silence import silent_among
 from dps.cluster.dask.scheduler.standing import Pins, pin_again, standing, unpin
 from dps.cluster.dask.spans import FitSpan
@@ -28,6 +33,20 @@ _PROMPT_SECONDS = 0.2
 _TICK_SECONDS = 0.02
 #: Seconds after which tasks are set free again from workers that do not answer.
 _UNPIN_EVERY_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Call:
+    """A task to start: ``function(*args)``, with Futures in `args` and in lists there.
+
+    Objects of dps belong into the function, as those of a `partial`: the scheduler need not have
+    dps.
+    """
+
+    key: str
+    worker: str
+    function: Callable[..., Any]
+    args: tuple[Any, ...] = ()
 
 
 class FitWork:
@@ -61,13 +80,22 @@ class FitWork:
         self._names += 1
         return f"{self.fit}-{self._names}"
 
-    def submit(self, function: Callable[..., Any], *args: Any, **options: Any) -> Future:
-        """Submit a task of this fit; what of dps it takes is bound to the function."""
-        with self.span():
+    def start(self, calls: Iterable[Call], *, actors: bool = False) -> list[Future]:
+        """Submit tasks in one graph, each strictly on its worker; `actors`: as Actors."""
+        made = {call.key: replace(call, function=sealed(call.function)) for call in calls}
+        graph = {
+            key: Task(key, call.function, *map(parse_input, call.args))
+            for key, call in made.items()
+        }
+        workers = {key: [call.worker] for key, call in made.items()}
+        tasks = LLGExpr(graph, _determ_token=uuid.uuid4().hex)  # which needs no hash of them
+        # Dask calls what is given for a graph's annotations with each key.
+        with self.span(), dask.annotate(workers=workers.__getitem__, allow_other_workers=False):
             try:
-                return self.client.submit(sealed(function), *args, **options)
-            except TypeError:  # in which Dask shows the whole task
-                check_pickles(sealed(function))
+                return list(self.client.get(tasks, list(graph), sync=False, actors=actors))
+            except TypeError:  # in which Dask shows the whole graph
+                for call in made.values():
+                    check_pickles(call.function)
                 raise
 
     def wait(self, futures: Sequence[Future], of: Mapping[Future, int] | None = None) -> None:
@@ -160,7 +188,12 @@ class FitWork:
 
     def staying(self) -> dict[str, int]:
         """Those that have not begun to leave, unless all have."""
-        return self._answering(staying(self.client, self.timeout))
+        return self.staying_with(())[0]
+
+    def staying_with(self, keys: Sequence[Any]) -> tuple[dict[str, int], dict[Any, list[str]]]:
+        """The same, and the workers that have the results of some tasks."""
+        workers, held = staying_with(self.client, keys, self.timeout)
+        return self._answering(workers), held
 
     def present(self) -> dict[str, int]:
         """Those that may take part, see `calls.present`; one that does not answer is left out.

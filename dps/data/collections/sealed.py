@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 
@@ -45,15 +45,19 @@ class sealed:
 
         return "dps-sealed", normalize_token(self._function)
 
-    def __reduce__(self) -> tuple[Callable[[bytes], Any], tuple[bytes]]:
-        import cloudpickle
+    @cached_property
+    def contents(self) -> bytes:
+        """The pickled function."""
         from distributed.protocol.pickle import dumps  # it knows more than cloudpickle does
 
-        return cloudpickle.loads, (cloudpickle.dumps(_closed(dumps(self._function))),)
+        return bytes(dumps(self._function))
+
+    def __reduce__(self) -> tuple[Callable[[bytes], Any], tuple[bytes]]:
+        return _OPENER, (self.contents,)
 
 
-def _closed(contents: bytes) -> Callable[..., Any]:
-    """A pickled function, closed. What is made here is no module's, and so is pickled whole."""
+def _opener() -> Callable[[bytes], Any]:
+    """Make the function that opens a pickled one; it is no module's, and so is pickled whole."""
 
     def opened(contents: bytes) -> Callable[..., Any]:
         import pickle
@@ -76,7 +80,28 @@ def _closed(contents: bytes) -> Callable[..., Any]:
         def __reduce__(self) -> Any:
             return opened, (self.contents,)
 
-    return Closed(contents)
+    return opened
+
+
+class _Opener:
+    """Opens pickled functions; its own pickle is byte code, made once."""
+
+    @cached_property
+    def _pickled(self) -> bytes:
+        import cloudpickle
+
+        return bytes(cloudpickle.dumps(_opener()))
+
+    def __call__(self, contents: bytes) -> Any:
+        return _opener()(contents)
+
+    def __reduce__(self) -> tuple[Callable[[bytes], Any], tuple[bytes]]:
+        import cloudpickle
+
+        return cloudpickle.loads, (self._pickled,)
+
+
+_OPENER = _Opener()
 
 
 def identity(value: object) -> Any:

@@ -6,14 +6,16 @@ make or release them (``dps/cluster`` does).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dps.models.layout import TableSpec
+from dps.server.group.reading import ShardMemory
 from dps.server.group.window import PROGRESS
 from dps.server.placement import Placement
 from dps.server.shard import ShardStatus, WindowCard
@@ -24,26 +26,53 @@ from dps.server.store.snapshots import Snapshot
 Check = Callable[[], None]
 
 
-class Endpoint(Protocol):
-    """The short methods of a shard."""
+class Answer(Protocol):
+    """The answer to a call, to come."""
 
-    def call(
-        self, method: str, *args: Any, timeout: float, check: Callable[[], None] | None = None
-    ) -> Any:
-        """Call a method that does not wait for others; `check` is called meanwhile."""
+    def result(self, timeout: float, check: Check | None = None) -> Any:
+        """Wait for it at most `timeout` seconds; `check` is called meanwhile."""
+
+
+class Endpoint(ABC):
+    """The short methods of a shard, which do not wait for others."""
+
+    @abstractmethod
+    def start(self, method: str, *args: Any) -> Answer:
+        """Begin a call; several may be under way."""
+
+    def call(self, method: str, *args: Any, timeout: float, check: Check | None = None) -> Any:
+        """Call a method; `check` is called meanwhile, and raises to give up."""
+        return self.start(method, *args).result(timeout, check)
 
 
 @dataclass(frozen=True)
-class Local:
+class Lazy:
+    """A call that is made when its answer is wanted."""
+
+    made: Callable[[float], Any]
+
+    def result(self, timeout: float, check: Check | None = None) -> Any:
+        """Make the call."""
+        return self.made(timeout)
+
+
+@dataclass(frozen=True)
+class Local(Endpoint):
     """A shard in this process."""
 
     shard: Any
 
-    def call(
-        self, method: str, *args: Any, timeout: float, check: Callable[[], None] | None = None
-    ) -> Any:
-        """Call the method; it never waits."""
-        return getattr(self.shard, method)(*args)
+    def start(self, method: str, *args: Any) -> Lazy:
+        """Begin a call; it never waits."""
+        return Lazy(lambda _: getattr(self.shard, method)(*args))
+
+
+def call_each(
+    ends: Iterable[Endpoint], method: str, *args: Any, timeout: float, check: Check | None = None
+) -> list[Any]:
+    """Call a method of several shards at once; their answers in order."""
+    answers = [end.start(method, *args) for end in ends]
+    return [answer.result(timeout, check) for answer in answers]
 
 
 @dataclass(frozen=True)
@@ -82,8 +111,7 @@ class Stores:
 
     def rest(self, check: Check | None = None) -> None:
         """Keep only snapshots, once no rank works any more; memory that others map stays."""
-        for shard in self.shards:
-            shard.call("rest", timeout=self.timeout, check=check)
+        call_each(self.shards, "rest", timeout=self.timeout, check=check)
 
     def _parts(
         self, shard: int, epochs: int, check: Check | None, steps: int
@@ -113,11 +141,9 @@ class Stores:
 
     def open(self, hosts: Sequence[Endpoint] = (), check: Check | None = None) -> Session:
         """Begin a group; `hosts` have the windows of hosts whose ranks sum before they send."""
-        handles = tuple(
-            WindowHandle(endpoint.call("open", timeout=self.timeout, check=check), endpoint)
-            for endpoint in (*self.shards, *hosts)
-        )
-        n = len(self.shards)
+        ends, n = (*self.shards, *hosts), len(self.shards)
+        cards = call_each(ends, "open", timeout=self.timeout, check=check)
+        handles = tuple(map(WindowHandle, cards, ends))
         return Session(self, handles[:n], handles[n:])
 
 
@@ -175,22 +201,35 @@ class Session:
 
     def waits(self, check: Check | None = None) -> list[int]:
         """Numbers of each rank's looks around while it waited, at any shard."""
-        at, timeout = PROGRESS.index("WAITS"), self.server.timeout
-        ends = [shard.endpoint for shard in self.shards]
-        found = [
-            [each[at] for each in end.call("status", 0, timeout=timeout, check=check).progress]
-            for end in ends
+        at, found = PROGRESS.index("WAITS"), self._each("status", 0, check=check)
+        return [
+            sum(each) for each in zip(*([p[at] for p in s.progress] for s in found), strict=True)
         ]
-        return [sum(each) for each in zip(*found, strict=True)]
 
-    def counts(self, check: Check | None = None) -> NDArray[np.int64]:
-        """Counts of every rank so far (``_runtime/shared/activity.pyx``); (n_ranks, WIDTH).
+    def counts(self, check: Check | None = None) -> list[NDArray[np.int64]]:
+        """Counts of every rank at each shard (``_runtime/shared/activity.pyx``); (n_ranks, WIDTH).
 
-        Who is far tells it a few times a second.
+        The first shard has those that are of no shard. Who is far tells it a few times a second.
         """
-        return self.shards[0].endpoint.call("counts", timeout=self.server.timeout, check=check)
+        return self._each("counts", check=check)
 
     def stop(self, check: Check | None = None) -> None:
         """End the fit for every replica."""
-        for handle in (*self.shards, *self.hosts):
-            handle.endpoint.call("stop", timeout=self.server.timeout, check=check)
+        ends = [handle.endpoint for handle in (*self.shards, *self.hosts)]
+        call_each(ends, "stop", timeout=self.server.timeout, check=check)
+
+    def near(self) -> Session:
+        """Return the session to read from: shards in memory of this host are read there."""
+        ends = tuple(
+            handle.endpoint
+            if isinstance(handle.endpoint, Local)
+            or (memory := ShardMemory.find(handle.card)) is None
+            else Local(memory)
+            for handle in self.shards
+        )
+        handles = tuple(replace(h, endpoint=end) for h, end in zip(self.shards, ends, strict=True))
+        return replace(self, server=replace(self.server, shards=ends), shards=handles)
+
+    def _each(self, method: str, *args: Any, check: Check | None) -> list[Any]:
+        ends = [handle.endpoint for handle in self.shards]
+        return call_each(ends, method, *args, timeout=self.server.timeout, check=check)

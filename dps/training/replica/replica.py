@@ -28,7 +28,6 @@ from dps.errors import DPSError, ReplicaError, StoppedError
 from dps.server.group.session import Session
 from dps.training.epochs.records import EpochRecord, EpochReport
 from dps.training.lbfgs.full_batch import train_full_batch
-from dps.training.replica.activity import RankActivity
 from dps.training.replica.channel import Channel, Decide
 from dps.training.replica.cuts import cuts_of
 from dps.training.replica.pauses import Pauses
@@ -43,23 +42,20 @@ _BEAT_EVERY = 1.0  # seconds, or a quarter of the timeout
 
 @dataclass(frozen=True)
 class Outcome:
-    """The ending of a replica."""
+    """The error with which a replica has ended."""
 
     rank: int
-    error: DPSError | None = None
+    error: DPSError
     # The user's exception behind a :class:`ReplicaError`; carried apart, see `SentCause`.
     cause: BaseException | None = None
-    activity: RankActivity | None = None  # what it did; None where it did not get as far
 
     def __reduce__(self) -> tuple[Callable[..., Outcome], tuple[Any, ...]]:
         sent = None if self.cause is None else SentCause.of(self.cause)
-        return _arrived, (self.rank, self.error, sent, self.activity)
+        return _arrived, (self.rank, self.error, sent)
 
 
-def _arrived(
-    rank: int, error: DPSError | None, sent: SentCause | None, activity: RankActivity | None
-) -> Outcome:
-    return Outcome(rank, error, None if sent is None else sent.opened(), activity)
+def _arrived(rank: int, error: DPSError, sent: SentCause | None) -> Outcome:
+    return Outcome(rank, error, None if sent is None else sent.opened())
 
 
 def run_replica(
@@ -68,13 +64,14 @@ def run_replica(
     partitions: Sequence[Partition],
     alive: Callable[[], None] | None = None,
     watch: Callable[[Activity], None] | None = None,
-) -> Outcome:
+) -> Outcome | None:
     """Train to the end of the fit, or until it is stopped.
 
     partitions: one for each of ``spec.pieces``, computed; of a piece that was moved its rows only.
     alive: called once a second while waiting; raises to give up.
     watch: called with the account that the replica keeps of itself, when it begins.
-    An error is returned rather than raised: raised, Dask would keep and repeat it.
+    An error is returned rather than raised: raised, Dask would keep and repeat it. Without one the
+    result is None, of which Dask tells the client as the task ends: it need not be fetched.
     """
     rank = spec.rank
     channel: Channel | None = None
@@ -104,21 +101,20 @@ def run_replica(
         _notify(channel, lambda channel: channel.account())
     except StoppedError as error:
         _notify(channel, lambda channel: channel.account())
-        return Outcome(rank, _located(error, spec, channel), None, _activity(spec, channel))
+        return Outcome(rank, _located(error, spec, channel))
     except DPSError as error:
         _notify(channel, lambda channel: channel.abort())
-        cause = error.__cause__
-        return Outcome(rank, _located(error, spec, channel), cause, _activity(spec, channel))
+        return Outcome(rank, _located(error, spec, channel), error.__cause__)
     except BaseException as error:  # also a model that calls sys.exit
         _notify(channel, lambda channel: channel.abort())
         failure = ReplicaError(f"a replica failed with {described(error)}")
-        return Outcome(rank, _located(failure, spec, channel), error, _activity(spec, channel))
+        return Outcome(rank, _located(failure, spec, channel), error)
     finally:
         for link in (*links, host):
             if link is not None:
                 link.close()
-    activity, channel = _activity(spec, channel), None  # else what waits and the channel stay
-    return Outcome(rank, activity=activity)
+    channel = None  # else what waits and the channel stay
+    return None
 
 
 def _train(spec: ReplicaSpec, channel: Channel, source: Source, held_out: HeldOutRows) -> None:
@@ -253,12 +249,6 @@ def _located(error: DPSError, spec: ReplicaSpec, channel: Channel | None) -> DPS
     if error.step is None and channel is not None:
         error.step = channel.steps + 1  # the one at work
     return error
-
-
-def _activity(spec: ReplicaSpec, channel: Channel | None) -> RankActivity | None:
-    if channel is None:
-        return None
-    return RankActivity.of(spec.rank, spec.worker, channel.activity.rows)
 
 
 def _notify(channel: Channel | None, what: Callable[[Channel], None]) -> None:

@@ -83,7 +83,7 @@ class Choosing:
         """
         if not self._is_open:
             return False
-        counts = self._session.counts(check)
+        counts = self._session.counts(check)[0]
         if self._choice is None:
             self._measure(counts, closed)
         if self._choice is None or not self._is_open:

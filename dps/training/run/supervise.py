@@ -57,7 +57,8 @@ class Watcher:
         checkpoints: Checkpoints | None = None,
     ) -> None:
         assert progress.session is not None
-        self.progress = progress
+        assert progress.near is not None
+        self.progress, self._near = progress, progress.near
         self._job, self._plan, self._session = progress.job, plan, progress.session
         self._choosing, self._joining = choosing, joining
         self._checkpoints = checkpoints
@@ -212,7 +213,7 @@ class Watcher:
         if now - self._own_since < timeout / 2:
             return
         # A replica that works waits nowhere, whatever the others do meanwhile.
-        for rank, waits in enumerate(self._session.waits(self._check)):
+        for rank, waits in enumerate(self._near.waits(self._check)):
             if rank not in self._waits:  # the first look says nothing of a change
                 self._waits[rank] = waits, -math.inf
             elif waits != self._waits[rank][0]:
@@ -231,12 +232,7 @@ class Watcher:
             )
 
     def _raise_first_error(self) -> None:
-        outcomes: dict[int, Outcome] = self._running.outcomes()
-        real = [
-            (o.error, o)
-            for _, o in sorted(outcomes.items())
-            if o.error is not None and not isinstance(o.error, StoppedError)
-        ]
+        real = [(o.error, o) for o in self._failed() if not isinstance(o.error, StoppedError)]
         if not real:
             return
         self._running.check()
@@ -261,9 +257,13 @@ class Watcher:
     def _check(self) -> None:
         """Raise if a worker has been lost; while a shard is asked that may be the one."""
         self._running.check()
-        outcomes: dict[int, Outcome] = self._running.outcomes()
-        if any(isinstance(o.error, _LOST) for o in outcomes.values()):
+        if any(isinstance(outcome.error, _LOST) for outcome in self._failed()):
             self._raise_first_error()
+
+    def _failed(self) -> list[Outcome]:
+        """Return the outcomes of replicas that have ended with an error, in rank order."""
+        outcomes: dict[int, Outcome | None] = self._running.outcomes()
+        return [each for _, each in sorted(outcomes.items()) if each is not None]
 
     def _await_replicas(self) -> None:
         most = math.inf if self.progress.interrupted is None else ENDING_SECONDS
@@ -282,8 +282,13 @@ class Watcher:
         )  # fmt: skip
 
     def _activity(self) -> list[RankActivity]:
-        outcomes: dict[int, Outcome] = self._running.outcomes()
-        return [o.activity for _, o in sorted(outcomes.items()) if o.activity is not None]
+        """Return the account of each replica that has begun."""
+        counts = self._near.counts(self._running.check)
+        return [
+            RankActivity.of(rank, part.worker, [of_shard[rank] for of_shard in counts])
+            for rank, part in enumerate(self._plan.ranks)
+            if counts[0][rank].any()
+        ]
 
 
 #: The order of several errors: causes before consequences.

@@ -138,8 +138,9 @@ class _Fit:
         elif job.execution.checkpoint is not None:
             self._checkpoints = Checkpoints(job, session.server)
         running = cluster.launch(run_replica, launch.ranks(cut_rows(summary)), session)
-        choosing.begin(launch, session, cluster)
         self._progress.serve(launch.plan, session)
+        assert self._progress.near is not None
+        choosing.begin(launch, self._progress.near, cluster)
         watcher = Watcher(
             self._progress, launch.plan, running, choosing, self._joining, self._checkpoints
         )

@@ -1,10 +1,14 @@
-"""Shared memory that a shard left when its process died: read, never written.
+"""A shard's shared memory, read by another process while the shard lives and after it has died.
 
-Its last epoch was closed when all of its snapshots had been taken, and a snapshot that was being
-written lies in another place than those before it. So what the window says is closed can be read.
+Nothing is written. An epoch is closed when all of its snapshots have been taken, and a snapshot
+that is being written lies in another place than those before it. So what the window says is closed
+can be read.
 """
 
 from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dps.server.group.window import Window
 from dps.server.shard import ShardStatus, WindowCard, status_of
@@ -12,8 +16,8 @@ from dps.server.store.snapshots import Snapshot
 from dps.server.store.store import Store
 
 
-class DeadShard:
-    """Answers for a shard that is gone, see `ParameterShard`.
+class ShardMemory:
+    """Answers in the place of a shard, see `ParameterShard`.
 
     window: that of the group that was at work, with its store.
     """
@@ -22,7 +26,7 @@ class DeadShard:
         self._window = window
 
     @classmethod
-    def find(cls, card: WindowCard) -> DeadShard | None:
+    def find(cls, card: WindowCard) -> ShardMemory | None:
         """Map what is on this host; None where there is nothing."""
         window = Window.find(card.spec, card.window)
         store = None if window is None else Store.find(card.spec.store, card.store)
@@ -36,8 +40,12 @@ class DeadShard:
         return self._window.store.snapshots.kept(epochs, first, steps)
 
     def status(self, since: int) -> ShardStatus:
-        """Records from epoch `since` on, and where every rank was."""
+        """Records from epoch `since` on, and where every rank is, or was."""
         return status_of(self._window, since)
 
+    def counts(self) -> NDArray[np.int64]:
+        """Counts of every rank, see `ParameterShard.counts`."""
+        return self._window.activity.copy()
+
     def stop(self) -> None:
-        """Do nothing: only ranks could be stopped, and they have seen it."""
+        """Do nothing: after its death only ranks could be stopped, and they have seen it."""
