@@ -70,7 +70,7 @@ cdef class HostReducer(MappedChannel):
         cdef int rank
         self.await_arrivals()
         self.sum_rows()
-        n = self._merge(self.slots.rows, self.n_ranks)
+        n = self._merge(self.slots.rows, self.slots.n)
         self.key_slots.lay_out(self.slice.place, self.slice.start, n, self.total)
         self.done()
         if self.leads:

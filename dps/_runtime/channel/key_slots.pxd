@@ -8,24 +8,24 @@ from dps._runtime.channel.base cimport Picks
 
 cdef class KeySlots:
     cdef TypedOps numbers
-    cdef int n_ranks
+    cdef int n_cuts                 # slices that a slot's keys are cut into
     cdef Py_ssize_t width           # elements that a key stands for
     cdef Py_ssize_t slice_keys      # of a slice
-    cdef int64_t* keys              # of all ranks
+    cdef int64_t* keys              # of all slots
     cdef Py_ssize_t stride
-    cdef int64_t* counts            # (n_slots, n_ranks)
+    cdef int64_t* counts            # (n_slots, n_cuts)
     cdef int64_t* total_keys
     cdef int64_t* total_counts
     cdef KeyList merged
     cdef Buffer sums                # at the merged keys
     cdef object _window             # keeps the memory alive
 
-    cdef int64_t* of_rank(self, int rank) noexcept nogil
+    cdef int64_t* of_slot(self, int slot) noexcept nogil
     cdef bint fill(
-        self, int rank, const Picks* picks, const char* values, int n_cuts, char* slot,
+        self, int slot, const Picks* picks, const char* values, int n_cuts, char* at,
         Py_ssize_t n_homes,
     ) noexcept nogil
-    cdef void copy(self, int to, int rank, Py_ssize_t n) noexcept nogil
+    cdef void copy(self, int to, int slot, Py_ssize_t n) noexcept nogil
     cdef Py_ssize_t merge(
         self, const char* slots, Py_ssize_t slot_stride, const int64_t* rows, int n_slots,
         int place, double divisor,

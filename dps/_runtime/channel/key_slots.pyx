@@ -21,7 +21,7 @@ cdef class KeySlots:
     def __init__(self, window):
         self._window = window
         self.numbers = typed_ops(window.spec.dtype == "float32")
-        self.n_ranks, self.width = window.spec.n_ranks, window.store.spec.key_width
+        self.n_cuts, self.width = len(window.spec.active), window.store.spec.key_width
         self.slice_keys = window.slice_width // self.width
         self.keys = <int64_t*> <uintptr_t> window.keys.ctypes.data
         self.stride = window.keys.shape[1]
@@ -30,24 +30,24 @@ cdef class KeySlots:
         self.total_counts = <int64_t*> <uintptr_t> window.total_counts.ctypes.data
         self.merged, self.sums = KeyList(window.store.n_keys), Buffer()
 
-    cdef int64_t* of_rank(self, int rank) noexcept nogil:
-        """The keys of a rank's slot."""
-        return self.keys + rank * self.stride
+    cdef int64_t* of_slot(self, int slot) noexcept nogil:
+        """The keys of a slot."""
+        return self.keys + slot * self.stride
 
     cdef bint fill(
-        self, int rank, const Picks* picks, const char* values, int n_cuts, char* slot,
+        self, int slot, const Picks* picks, const char* values, int n_cuts, char* at,
         Py_ssize_t n_homes,
     ) noexcept nogil:
-        """Put keys and their values in a rank's slot, cut by slices; is all finite?"""
+        """Put keys and their values in a slot, cut by slices; is all finite?"""
         return self.numbers.deliver(
-            picks.keys, picks.n, values, self.slice_keys, n_cuts, self.of_rank(rank), slot,
-            self.counts + rank * self.n_ranks, self.width, n_homes,
+            picks.keys, picks.n, values, self.slice_keys, n_cuts, self.of_slot(slot), at,
+            self.counts + slot * self.n_cuts, self.width, n_homes,
         )
 
-    cdef void copy(self, int to, int rank, Py_ssize_t n) noexcept nogil:
+    cdef void copy(self, int to, int slot, Py_ssize_t n) noexcept nogil:
         """Copy the n keys of a slot that has one slice to another slot."""
-        self.counts[to * self.n_ranks] = self.counts[rank * self.n_ranks]
-        memcpy(self.of_rank(to), self.of_rank(rank), n * sizeof(int64_t))
+        self.counts[to * self.n_cuts] = self.counts[slot * self.n_cuts]
+        memcpy(self.of_slot(to), self.of_slot(slot), n * sizeof(int64_t))
 
     cdef Py_ssize_t merge(
         self, const char* slots, Py_ssize_t slot_stride, const int64_t* rows, int n_slots,
@@ -58,11 +58,11 @@ cdef class KeySlots:
         cdef int slot
         for slot in range(n_slots):
             if rows[slot]:
-                most += self.counts[slot * self.n_ranks + place]
+                most += self.counts[slot * self.n_cuts + place]
         next_batch(&self.merged.keys)
         need(&self.merged.keys, most)
         return self.numbers.merge(
-            self.keys, self.stride, slots, slot_stride, self.counts, rows, n_slots, self.n_ranks,
+            self.keys, self.stride, slots, slot_stride, self.counts, rows, n_slots, self.n_cuts,
             place, &self.merged.keys,
             self.sums.fit(most * self.width * self.numbers.itemsize), max(divisor, 1.0), self.width,
         )

@@ -9,8 +9,11 @@ from dps._runtime.shared.words cimport Words
 
 # The payload of ranks.
 cdef struct Slots:
-    char* at            # of all ranks
+    char* at            # of all ranks that fill one
     Py_ssize_t stride   # in elements
+    int n               # how many these are
+    int own             # this rank's number among them; -1: another of its host fills one for it
+    const int64_t* ranks    # (n,) their ranks
     Py_ssize_t[2] room  # bytes of the rank's slot, and of its late one, that are there
     int64_t* rows       # behind each
     int64_t all_rows    # behind what has been summed

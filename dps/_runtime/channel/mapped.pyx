@@ -72,7 +72,9 @@ cdef class MappedChannel(ShardChannel):
         self.words = (<Header?> window.words).words
         self.store_words = (<Header?> kept.words).words
         self.rank = rank
-        self.slice.place, self.slice.n = window.place(rank), len(spec.active)
+        self.slots.own, self.slots.n = window.place(rank), len(spec.active)
+        self.slots.ranks = <const int64_t*> self.keep(np.array(spec.active, np.int64))
+        self.slice.place, self.slice.n = self.slots.own, self.slots.n
         self.shard = shard
         self.slow_wait = slow_wait
         self.tick = tick
@@ -94,7 +96,7 @@ cdef class MappedChannel(ShardChannel):
             width = self.slice.stop - self.slice.start
             self.scratch.n = max(self.scratch.n, min(self.update.most, width))
         self.scratch.at = self.keep(np.empty(self.scratch.n, dtype))
-        self.slots.rows = <int64_t*> self.keep(np.zeros(self.n_ranks, np.int64))
+        self.slots.rows = <int64_t*> self.keep(np.zeros(self.slots.n, np.int64))
         self.ring.at = self.keep(window.ring)
         self.ring.rows = <int64_t*> self.keep(window.ring_rows)
         self.ring.stride, self.ring.places = window.ring.strides[0], len(window.ring)
@@ -194,7 +196,7 @@ cdef class MappedChannel(ShardChannel):
 
     cdef char* own_slot(self) noexcept nogil:
         """Start of the rank's slot."""
-        return self.slots.at + self.rank * self.slots.stride * self.numbers.itemsize
+        return self.slots.at + self.slots.own * self.slots.stride * self.numbers.itemsize
 
     cdef const char* _own(self) noexcept nogil:
         """The whole vector that is given, where this rank is the only one and needs no slot."""
@@ -206,7 +208,9 @@ cdef class MappedChannel(ShardChannel):
         """See that so many bytes of values, and their keys, may be written in a slot."""
         if nbytes > self.slots.room[late]:
             with gil:
-                self.slots.room[late] = self.window.grow(self.rank + late * self.n_ranks, nbytes)
+                self.slots.room[late] = self.window.grow(
+                    self.slots.own + late * self.slots.n, nbytes
+                )
         return 0
 
     cdef void count(self, Py_ssize_t nbytes) noexcept nogil:
@@ -250,7 +254,7 @@ cdef class MappedChannel(ShardChannel):
         self.reserve(False, self.picks.n * self.key_bytes)
         self.count(self.picks.n * (self.key_bytes + 8))
         finite = self.key_slots.fill(
-            self.rank, &self.picks, values, n_cuts, slot,
+            self.slots.own, &self.picks, values, n_cuts, slot,
             0 if self.keyed is None else self.keyed.table.n_homes,
         )
         return RAN if finite else BAD_GRADIENT
@@ -266,7 +270,7 @@ cdef class MappedChannel(ShardChannel):
         if load(&self.words, W_STOP) != 0:
             return STOPPED
         if own is NULL:
-            status = self.fill(self.n_ranks)
+            status = self.fill(self.slots.n)
         else:
             status = RAN if self.numbers.is_finite(own, self.size) else BAD_GRADIENT
             self.count(self.size * self.numbers.itemsize)
@@ -276,7 +280,7 @@ cdef class MappedChannel(ShardChannel):
         if not self._arrived() or not self.one_applies:
             return RAN
         self.sum_rows()
-        if not self.reduce(self.slots.rows, self.n_ranks):
+        if not self.reduce(self.slots.rows, self.slots.n):
             return BAD_UPDATE
         self._used()
         store(&self.words, W_DONE, self.request.sequence)
@@ -296,12 +300,12 @@ cdef class MappedChannel(ShardChannel):
         return self.wait(-1, W_ARRIVED, self.request.sequence)
 
     cdef void sum_rows(self) noexcept nogil:
-        """Sum the rows of all ranks, which have arrived."""
-        cdef int rank
+        """Sum the rows of all slots, whose ranks have arrived."""
+        cdef int slot
         self.slots.all_rows = 0
-        for rank in range(self.n_ranks):
-            self.slots.rows[rank] = rank_load(&self.words, rank, R_ROWS)
-            self.slots.all_rows += self.slots.rows[rank]
+        for slot in range(self.slots.n):
+            self.slots.rows[slot] = rank_load(&self.words, <int> self.slots.ranks[slot], R_ROWS)
+            self.slots.all_rows += self.slots.rows[slot]
 
     cdef double divisor(self) noexcept nogil:
         """The divisor of a sum."""
@@ -336,7 +340,7 @@ cdef class MappedChannel(ShardChannel):
             return self.await_done()
         self.await_arrivals()
         self.sum_rows()
-        if not self.reduce(self.slots.rows, self.n_ranks):
+        if not self.reduce(self.slots.rows, self.slots.n):
             return BAD_UPDATE
         if self.rank == 0:
             self._used()

@@ -127,7 +127,7 @@ cdef class GatheringChannel(AsynchronousChannel):
         cdef char* slot = self.own_slot()
         cdef int64_t* keys
         if self.by_keys():
-            keys = self.key_slots.of_rank(self.rank)
+            keys = self.key_slots.of_slot(self.slots.own)
             self._add_keys(
                 keys, slot,
                 self.keyed.make_rows(keys, slot, self.picks.n, self.answer.before + 1),

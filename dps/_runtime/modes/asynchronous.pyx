@@ -92,7 +92,7 @@ cdef class AsynchronousChannel(MappedChannel):
         if not self.by_keys():
             return self.apply_whole(self.own_slot(), step)
         return self.keyed.make_and_apply(
-            self.key_slots.of_rank(self.rank), self.own_slot(), self.picks.n, step
+            self.key_slots.of_slot(self.slots.own), self.own_slot(), self.picks.n, step
         )
 
     cdef bint apply_whole(self, char* mean, int64_t step) except -1 nogil:

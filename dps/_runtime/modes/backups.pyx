@@ -67,7 +67,7 @@ cdef class BackupsChannel(SynchronousChannel):
 
     cdef int quorum
     cdef int64_t counted            # the step in which the last gradient counts; 0: in none
-    cdef int64_t* taken_rows        # (2 n_ranks,): of slots in time, then of late ones
+    cdef int64_t* taken_rows        # (2 slots.n,): of slots in time, then of late ones
     cdef Buffer copied                # parameters, as they were at one time
 
     def __init__(self, window, rank, shard, first, slow_wait, tick, activity):
@@ -77,7 +77,7 @@ cdef class BackupsChannel(SynchronousChannel):
         self.slice.place, self.slice.start, self.slice.stop = 0, 0, self.size
         self.scratch.n = max(BLOCK, min(self.update.most, self.size))
         self.scratch.at = self.keep(np.empty(self.scratch.n, window.spec.dtype))
-        self.taken_rows = <int64_t*> self.keep(np.zeros(2 * self.n_ranks, np.int64))
+        self.taken_rows = <int64_t*> self.keep(np.zeros(2 * self.slots.n, np.int64))
         self.copied = Buffer()
 
     cdef int push(self) except -1 nogil:
@@ -107,14 +107,14 @@ cdef class BackupsChannel(SynchronousChannel):
     cdef int _offer_late(self, int64_t last) except -1 nogil:
         """Have the slot count in the step that is at work, if that is not behind the last one."""
         cdef Py_ssize_t stride = self.slots.stride * self.numbers.itemsize
-        cdef Py_ssize_t late = self.n_ranks + self.rank
+        cdef Py_ssize_t own = self.slots.own, late = self.slots.n + own
         cdef Py_ssize_t nbytes = self.given_size() * self.numbers.itemsize
         cdef int64_t state
         self.wait(-1, W_STEP, rank_load(&self.words, self.rank, R_LATE) << DONE)
         self.reserve(True, nbytes)
-        memcpy(self.slots.at + late * stride, self.slots.at + self.rank * stride, nbytes)
+        memcpy(self.slots.at + late * stride, self.slots.at + own * stride, nbytes)
         if self.by_keys():
-            self.key_slots.copy(late, self.rank, self.picks.n)
+            self.key_slots.copy(late, own, self.picks.n)
         while True:
             state = self._quiet()
             if state >> DONE >= last:
@@ -138,17 +138,18 @@ cdef class BackupsChannel(SynchronousChannel):
     cdef int _close(self, int64_t step) except -1 nogil:
         """Apply what has been taken."""
         cdef int64_t state = load(&self.words, W_STEP)
-        cdef int rank
+        cdef int rank, slot, late
         self.wait(-1, W_TAKEN, (state & MANY) + (state >> LATE & MANY))
         self.slots.all_rows = 0
-        for rank in range(self.n_ranks):
-            self.taken_rows[rank] = self.taken_rows[self.n_ranks + rank] = 0
+        for slot in range(self.slots.n):
+            rank, late = <int> self.slots.ranks[slot], self.slots.n + slot
+            self.taken_rows[slot] = self.taken_rows[late] = 0
             if rank_load(&self.words, rank, R_ARRIVED) == step:
-                self.taken_rows[rank] = rank_load(&self.words, rank, R_ROWS)
+                self.taken_rows[slot] = rank_load(&self.words, rank, R_ROWS)
             if rank_load(&self.words, rank, R_LATE) == step:
-                self.taken_rows[self.n_ranks + rank] = rank_load(&self.words, rank, R_LATE_ROWS)
-            self.slots.all_rows += self.taken_rows[rank] + self.taken_rows[self.n_ranks + rank]
-        if not self.reduce(self.taken_rows, 2 * self.n_ranks):
+                self.taken_rows[late] = rank_load(&self.words, rank, R_LATE_ROWS)
+            self.slots.all_rows += self.taken_rows[slot] + self.taken_rows[late]
+        if not self.reduce(self.taken_rows, 2 * self.slots.n):
             return BAD_UPDATE
         store(&self.store_words, S_VERSION, self.request.step)
         store(&self.words, W_TAKEN, 0)

@@ -73,8 +73,7 @@ cdef class Service:
         if channel is not None:
             self.request, self.answer = &channel.request, &channel.answer
             itemsize = channel.numbers.itemsize
-            self.slot = channel.slots.at + channel.rank * channel.slots.stride * itemsize
-            self.slot_size = channel.size * itemsize
+            self.slot, self.slot_size = channel.own_slot(), channel.size * itemsize
         free(self.held)
         self.parts = list(parts)
         self.n_held = len(self.parts)
@@ -209,6 +208,8 @@ cdef class Service:
         cdef int64_t least = -MOST_IDS if self.channel.takes_ids() else 0
         cdef int64_t left = request.nbytes, n = request.n_keys
         cdef int64_t* keys
+        if self.channel.slots.own < 0 and request.op not in (PULL, PULL_KEYS):
+            self._refuse()  # it has no slot: another rank of its host sends for it
         if request.op == PULL_KEYS or request.op == PUSH_KEYS:
             if not self.channel.key_width:
                 self._refuse()

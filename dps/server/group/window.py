@@ -162,7 +162,7 @@ class WindowSpec:
     @property
     def n_slots(self) -> int:
         """Places for gradients."""
-        return 2 * self.n_ranks if self.quorum else self.n_ranks
+        return 2 * len(self.active) if self.quorum else len(self.active)
 
     @property
     def active(self) -> tuple[int, ...]:
@@ -210,9 +210,9 @@ class WindowSpec:
             "total": ((size,), dtype),
             "ring": ((rounds, self.ring), dtype),
             "ring_rows": ((rounds,), "int64"),
-            "key_counts": ((self.n_slots, keyed * self.n_ranks), "int64"),
+            "key_counts": ((self.n_slots, keyed * len(self.active)), "int64"),
             "total_keys": ((n_keys,), "int64"),
-            "total_counts": ((keyed * self.n_ranks,), "int64"),
+            "total_counts": ((keyed * len(self.active),), "int64"),
             "gathered": ((8 * self.gathers,), "float64"),
             "marks": ((n_keys * self.gathers,), "int8"),
             "slots": ((self.n_slots, stride), dtype),
@@ -247,18 +247,19 @@ class Window(Regions):
     words: the words named in this module's docstring.
     begun_at: (1,) int64 array, updates that the store had when the group began.
     activity: (n_ranks, WIDTH) int64 array, what each rank has done, see ``shared/activity.pyx``.
-    slots: (n_slots, >= n) array, a gradient sum for each rank, and one that has come late.
+    slots: (n_slots, >= n) array, a gradient sum for each rank that takes part in steps, in their
+        order; behind these, as many that have come late.
     total: (n,) array, a mean over ranks: of gradients where parameters are not held, and of what
         ranks bring to L-BFGS; or what rank 0 has broadcast.
     ring: (2 (members - 1), spec.ring) array.
     ring_rows: (2 (members - 1),) int64 array, a place for each message of a step that goes round,
         and the rows behind it.
     keys: (n_slots, >= n / key_width) int64 array, where gradients are sparse, what the values in a
-        slot belong to: those of the first rank's slice come first.
-    key_counts: (n_slots, n_ranks) int64 array, how many of a slot's keys (rows) are of each rank's
-        slice (columns).
+        slot belong to: those of the first slice come first.
+    key_counts: (n_slots, n_slices) int64 array, how many of a slot's keys (rows) are of each slice
+        (columns).
     total_keys: (n / key_width,) int64 array.
-    total_counts: (n_ranks,) int64 array, the same of `total`; each rank's values begin where its
+    total_counts: (n_slices,) int64 array, the same of `total`; the values of each begin where the
         slice does.
     gathered: (8,) float64 array, of the gradients in `total`, where they are gathered: how many
         they are, their rows, the learning rate of the last one, their keys; and after how many

@@ -71,9 +71,6 @@ def _made(fit: str, nbytes: int, at_first: int) -> tuple[Path, int]:
         if at_first:
             _allocate(fd, at_first)
         if at_first < nbytes:
-            found = os.fstatvfs(fd)
-            if nbytes - at_first > found.f_bavail * found.f_frsize:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.ftruncate(fd, nbytes)
     except BaseException:
         _release(fd, path)
