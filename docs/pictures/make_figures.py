@@ -47,11 +47,15 @@ def recovery(client: Client) -> None:
     """A fit of which one worker is killed after three seconds."""
     X, y = (each.persist() for each in data())
     wait([X, y])
-    seen: list[tuple[float, list[dict[str, Any]]]] = []
+    seen: list[tuple[float, dict[str, float]]] = []
+    workers: list[str] = []
 
     def heard(event: tuple[float, dict[str, Any]]) -> None:
+        if event[1]["kind"] == "started":
+            workers[:] = [replica["worker"] for replica in event[1]["replicas"]]
         if event[1]["kind"] == "replicas":
-            seen.append((event[1]["time"], list(event[1]["replicas"])))
+            paces = dict(zip(workers, event[1]["replicas"]["rows_per_second"], strict=True))
+            seen.append((event[1]["time"], paces))
 
     client.subscribe_topic("dps", heard)
     pids = client.run(os.getpid)
@@ -72,10 +76,10 @@ def recovery(client: Client) -> None:
     figure, axes = plt.subplots(figsize=(8, 2.8))
     for worker, name in ((first, "worker 1"), (second, "worker 2"), (None, "its successor")):
         points = [
-            (at - begun, replica["rows_per_second"] / 1000)
-            for at, replicas in seen
-            for replica in replicas
-            if (replica["worker"] == worker if worker else replica["worker"] not in pids)
+            (at - begun, pace / 1000)
+            for at, paces in seen
+            for each, pace in paces.items()
+            if (each == worker if worker else each not in pids)
         ]
         if points:
             axes.plot(*zip(*points, strict=True), label=name)

@@ -10,11 +10,12 @@ changes its meaning or goes makes a new one.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NotRequired, TypedDict
 
 #: Dask's topic; topics are never removed, so all fits share one, and events name their fit.
 TOPIC = "dps"
-VERSION = 1
+VERSION = 2
 
 #: Buckets of a histogram of staleness: 0, 1, 2-3, 4-7, ...
 BUCKETS = 32
@@ -151,76 +152,90 @@ class StartedEvent(Event):
     shards: list[ShardStart]
 
 
-class SecondsFields(TypedDict):
-    """A replica's time since it began, by phase, in seconds.
+class ReplicaColumns(TypedDict):
+    """Replicas as they are now, an item for each rank; counts grow from the start of the fit.
+
+    The last four may be empty: then they are empty or 0 for all. The worker of each rank is in
+    ``started``.
 
     Attributes
     ----------
-    load : float
-        Reading, converting and cutting out rows.
-    compute : float
-        Gradients, and validation losses.
-    pull : float
-        Copying parameters; none where they are read where they lie.
-    push : float
-        Handing gradients over: copying, summing, applying, and the network.
-    wait : float
-        For other replicas.
-    """
-
-    load: float
-    compute: float
-    pull: float
-    push: float
-    wait: float
-
-
-class ReplicaFields(TypedDict):
-    """One replica, as it is now; counts grow from the start of the fit.
-
-    Attributes
-    ----------
-    rank : int
-    worker : str
-    epoch : int
+    epoch : list of int
         The one at work, from 1; 0 while data is read.
-    step : int
+    step : list of int
         Gradients handed over, of all epochs.
-    rows : int
+    rows : list of int
         Rows seen, of all epochs.
-    epoch_rows : int
+    epoch_rows : list of int
         Rows seen in this epoch.
-    rows_per_second : float
+    rows_per_second : list of float
         Since the last event.
-    loss : float or None
+    loss : list of (float or None)
         Mean training loss of this epoch so far; None before its first step.
-    seconds : SecondsFields
-    staleness : list of int
+    load : list of float
+        Seconds of reading, converting and cutting out rows.
+    compute : list of float
+        Seconds of gradients, and validation losses.
+    pull : list of float
+        Seconds of copying parameters; none where they are read where they lie.
+    push : list of float
+        Seconds of handing gradients over: copying, summing, applying, and the network.
+    wait : list of float
+        Seconds of waiting for other replicas.
+    staleness : list of list of int
         Pushes by staleness on the first shard: of 0, of 1, of 2 to 3, of 4 to 7, and so on;
-        zeros at the end are left out. Empty but in async.
-    staleness_mean, staleness_max : float
-    lead_max : int
+        zeros at the end are left out.
+    staleness_mean, staleness_max : list of float
+    lead_max : list of int
         Steps that it was ahead of the slowest replica when it began one, at most; 0 if no replica
         counts them.
     """
 
-    rank: int
-    worker: str
-    epoch: int
-    step: int
-    rows: int
-    epoch_rows: int
-    rows_per_second: float
-    loss: float | None
-    seconds: SecondsFields
-    staleness: list[int]
-    staleness_mean: float
-    staleness_max: float
-    lead_max: int
+    epoch: list[int]
+    step: list[int]
+    rows: list[int]
+    epoch_rows: list[int]
+    rows_per_second: list[float]
+    loss: list[float | None]
+    load: list[float]
+    compute: list[float]
+    pull: list[float]
+    push: list[float]
+    wait: list[float]
+    staleness: list[list[int]]
+    staleness_mean: list[float]
+    staleness_max: list[float]
+    lead_max: list[int]
+
+
+#: Figures of a replica whose column may be empty, and their value then.
+_ABSENT: dict[str, Any] = {
+    "staleness": (), "staleness_mean": 0.0, "staleness_max": 0.0, "lead_max": 0,
+}  # fmt: skip
+
+
+def replicas_of(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Return the figures of each replica, in rank order; none where columns are unequally long.
+
+    Examples
+    --------
+    >>> replicas_of({"step": [3, 4], "rows": [30, 40], "lead_max": []})
+    [{'step': 3, 'rows': 30, 'lead_max': 0}, {'step': 4, 'rows': 40, 'lead_max': 0}]
+    """
+    n = len(columns["step"])
+    whole = {
+        name: [_ABSENT[name]] * n if name in _ABSENT and not column else column
+        for name, column in columns.items()
+    }
+    if any(len(column) != n for column in whole.values()):
+        return []
+    return [dict(zip(whole, each, strict=True)) for each in zip(*whole.values(), strict=True)]
 
 
 class ReplicasEvent(Event):
     """``replicas``: how far all are; sent by the first shard's worker, a few times a second.
+
+    Above 30 replicas it is sent less often: all N thirty times in N seconds.
 
     Attributes
     ----------
@@ -228,13 +243,12 @@ class ReplicasEvent(Event):
         Since the shard was made.
     final : bool
         Whether this is the last one of the fit.
-    replicas : list of ReplicaFields
-        In rank order.
+    replicas : ReplicaColumns
     """
 
     seconds: float
     final: bool
-    replicas: list[ReplicaFields]
+    replicas: ReplicaColumns
 
 
 class ShardEvent(Event):
@@ -260,12 +274,11 @@ class ShardEvent(Event):
     apply_seconds : float
         Time that replicas, or the shard on behalf of far ones, have spent on its memory:
         copying gradients in, summing and applying them. Not the time they waited.
-    waiting : list of int
-        Ranks that wait for others at this moment; in async those in the middle of a push.
     nbytes : int
         Memory of the shard.
     staleness : list of list of int
-        As in ReplicaFields, of each rank in order: the row of a heat map. Empty but in async.
+        As in ReplicaColumns, of each rank in order: the row of a heat map. Empty but in async, and
+        there above 30 replicas in events between those of all replicas.
     """
 
     shard: int
@@ -278,7 +291,6 @@ class ShardEvent(Event):
     bytes: int
     bytes_per_second: float
     apply_seconds: float
-    waiting: list[int]
     nbytes: int
     staleness: list[list[int]]
 

@@ -17,7 +17,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "events.md"
 BEGIN = "<!-- Made of dps/monitor/events.py by tests/harness/event_tables.py. -->\n"
 END = "<!-- The end of what is made. -->\n"
 _NESTED = (
-    events.ReplicaStart, events.ShardStart, events.ReplicaFields, events.SecondsFields,
+    events.ReplicaStart, events.ShardStart, events.ReplicaColumns,
     events.EpochFields,
 )  # fmt: skip
 

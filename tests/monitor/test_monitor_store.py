@@ -38,13 +38,13 @@ def started(fit: str, **fields: Any) -> dict[str, Any]:
 
 
 def replicas(fit: str, seconds: float = 1.0, epoch: int = 1, **fields: Any) -> dict[str, Any]:
-    spent = {"load": 0.0, "compute": 0.5, "pull": 0.0, "push": 0.1, "wait": 0.4}
     given = {
         "epoch": epoch, "step": 3, "rows": 30, "epoch_rows": 30, "rows_per_second": 40.0,
-        "loss": 0.7, "seconds": spent, "staleness": [], "staleness_mean": 0.0,
-        "staleness_max": 0.0, "lead_max": 0, **fields,
+        "loss": 0.7, "load": 0.0, "compute": 0.5, "pull": 0.0, "push": 0.1, "wait": 0.4,
+        "staleness_max": 0.0, **fields,
     }  # fmt: skip
-    ranks = [{"rank": rank, "worker": f"tcp://h:{rank}", **given} for rank in range(2)]
+    ranks = {name: [value] * 2 for name, value in given.items()}
+    ranks |= {name: ranks.get(name, []) for name in ("staleness", "staleness_mean", "lead_max")}
     return event("replicas", fit, seconds=seconds, final=False, replicas=ranks)
 
 
@@ -157,7 +157,7 @@ def shard(fit: str, **fields: Any) -> dict[str, Any]:
     given = {
         "shard": 0, "worker": "tcp://h:0", "seconds": 1.0, "final": False, "version": 3,
         "pushes": 6, "pushes_per_second": 6.0, "bytes": 600, "bytes_per_second": 600.0,
-        "apply_seconds": 0.1, "waiting": [1], "nbytes": 4096, "staleness": [[3, 1], [4]],
+        "apply_seconds": 0.1, "nbytes": 4096, "staleness": [[3, 1], [4]],
     }  # fmt: skip
     return event("shard", fit, **{**given, **fields})
 

@@ -57,8 +57,8 @@ class Times:
         replace(self._source, {name: [row[i] for row in rows] for i, name in enumerate(_COLUMNS)})
         axis, n = self._canvas.figure.yaxis[0], max(fit.replicas) + 1
         labels = {
-            rank: f"{'⚠ ' if rank in fit.stragglers else ''}{rank}  {host(replica['worker'])}"
-            for rank, replica in fit.replicas.items()
+            rank: f"{'⚠ ' if rank in fit.stragglers else ''}{rank}  {host(fit.worker(rank))}"
+            for rank in fit.replicas
             if n <= _NAMED
         }
         if axis.major_label_overrides != labels:

@@ -141,7 +141,7 @@ def _tiles(fit: Fit, now: float) -> list[tuple[str, str]]:
 
 
 def _worker(fit: Fit, rank: int) -> str:
-    return str(fit.replicas[rank]["worker"]) if rank in fit.replicas else "its worker"
+    return fit.worker(rank) or "its worker"
 
 
 class Shards(HtmlPanel):

@@ -21,10 +21,10 @@ def is_sound(event: Any) -> bool:
 
     Examples
     --------
-    >>> is_sound({"v": 1, "kind": "stopped", "fit": "f00d", "time": 0.0, "reason": "converged",
+    >>> is_sound({"v": 2, "kind": "stopped", "fit": "f00d", "time": 0.0, "reason": "converged",
     ...           "epochs": 3, "loss": 0.5, "seconds": 2.0})
     True
-    >>> is_sound({"v": 1, "kind": "stopped", "fit": "f00d", "time": 0.0, "reason": "<script>",
+    >>> is_sound({"v": 2, "kind": "stopped", "fit": "f00d", "time": 0.0, "reason": "<script>",
     ...           "epochs": 3, "loss": 0.5, "seconds": 2.0})
     False
     """

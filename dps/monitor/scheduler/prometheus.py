@@ -109,8 +109,8 @@ def _of_pushes(replicas: Sequence[tuple[list[str], Any]]) -> Iterator[Any]:
         labels=("fit", "replica"),
     )
     for labels, replica in replicas:
-        for phase, seconds in replica["seconds"].items():
-            spent.add_metric([*labels, phase], seconds)
+        for phase in ("load", "compute", "pull", "push", "wait"):
+            spent.add_metric([*labels, phase], replica[phase])
         counts = replica["staleness"]
         if pushes := sum(counts):
             bounds = [

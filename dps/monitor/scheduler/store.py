@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dps.monitor.advice import Account, advise
+from dps.monitor.events import replicas_of
 from dps.monitor.scheduler.checking import is_sound
 from dps.monitor.scheduler.series import Series
 from dps.monitor.scheduler.servers import Servers
@@ -79,14 +80,17 @@ class Fit:
         self.started = event
 
     def _take_replicas(self, event: Mapping[str, Any]) -> None:
-        self.replicas = {replica["rank"]: replica for replica in event["replicas"]}
+        self.replicas = dict(enumerate(replicas_of(event["replicas"])))
         if self.rates.last is None or len(self.rates.last) == len(self.replicas) + 1:
             rates = [self.replicas[rank]["rows_per_second"] for rank in sorted(self.replicas)]
             if not event["final"]:  # of a moment
                 self.rates.add(event["seconds"], *rates)
 
     def _take_shard(self, event: Mapping[str, Any]) -> None:
-        self.shards[event["shard"]] = event
+        known = self.shards.get(event["shard"], event)
+        # Events between those of all replicas leave it out.
+        staleness = event["staleness"] or known["staleness"]
+        self.shards[event["shard"]] = {**event, "staleness": staleness}
 
     def _take_epochs(self, event: Mapping[str, Any]) -> None:
         for epoch in event["epochs"]:
@@ -199,15 +203,20 @@ class Fit:
         return [
             Account(
                 rank=rank,
-                worker=replica["worker"],
+                worker=self.worker(rank),
                 rows=replica["rows"],
-                load=replica["seconds"]["load"],
-                compute=replica["seconds"]["compute"],
-                communicate=replica["seconds"]["pull"] + replica["seconds"]["push"],
-                wait=replica["seconds"]["wait"],
+                load=replica["load"],
+                compute=replica["compute"],
+                communicate=replica["pull"] + replica["push"],
+                wait=replica["wait"],
             )
             for rank, replica in sorted(self.replicas.items())
         ]
+
+    def worker(self, rank: int) -> str:
+        """The address of a replica's worker; empty until the plan is known."""
+        planned = self.started.get("replicas", ())
+        return str(planned[rank]["worker"]) if rank < len(planned) else ""
 
     @property
     def staleness(self) -> float:
@@ -280,7 +289,7 @@ class FitStore:
     Examples
     --------
     >>> store = FitStore()
-    >>> store.add({"v": 1, "kind": "stopped", "fit": "f00d", "time": 0.0, "reason": "converged",
+    >>> store.add({"v": 2, "kind": "stopped", "fit": "f00d", "time": 0.0, "reason": "converged",
     ...            "epochs": 3, "loss": 0.5, "seconds": 2.0}, now=10.0)
     >>> [(fit.name, fit.outcome) for fit in store.fits]
     [('Fit 1', 'converged')]

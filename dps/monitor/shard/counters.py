@@ -6,7 +6,6 @@ are read while ranks write them: one may be newer than another, none is half wri
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -31,7 +30,7 @@ from dps._runtime.shared.activity import (
     STEPS,
     WAIT,
 )
-from dps.monitor.events import ReplicaFields, SecondsFields
+from dps.monitor.events import ReplicaColumns
 from dps.monitor.shard.stragglers import Moment
 from dps.server.group.window import Field, Window
 
@@ -74,49 +73,46 @@ class Pace:
 
 
 class CounterReader:
-    """Reads one shard's window.
+    """Reads one shard's window."""
 
-    workers: the worker of each rank.
-    together: whether ranks wait for each other at every step.
-    """
-
-    def __init__(self, window: Window, workers: Sequence[str], *, together: bool) -> None:
+    def __init__(self, window: Window) -> None:
         self._window = window
-        self._workers = workers
-        self._together = together
         self._nbytes = window.nbytes + window.store.nbytes
         self._rows = Pace(window.spec.n_ranks)
         self._load = Pace(2)
 
-    def replicas(self, now: float) -> list[ReplicaFields]:
-        """The event's fields of each replica, `now` seconds after the start."""
+    def replicas(self, now: float) -> ReplicaColumns:
+        """The figures of all replicas, `now` seconds after the start."""
         rows = self._window.activity.copy()
         paces = self._rows.of(now, rows[:, ROWS])
-        return [
-            ReplicaFields(
-                rank=rank,
-                worker=worker,
-                epoch=int(row[EPOCH]),
-                step=int(row[STEPS]),
-                rows=int(row[ROWS]),
-                epoch_rows=int(row[EPOCH_ROWS]),
-                rows_per_second=round(float(pace), 1),
-                loss=mean_loss(row),
-                seconds=seconds(row),
-                staleness=histogram(row),
-                staleness_mean=mean_staleness(row),
-                staleness_max=float(row[STALE_MAX]),
-                lead_max=int(row[LEAD_MAX]),
-            )
-            for rank, (worker, row, pace) in enumerate(zip(self._workers, rows, paces, strict=True))
-        ]
+        ages = rows[:, [STALE_SUM, STALE_MAX, LEAD_MAX]].any()
+        spent = seconds(rows)
+        return ReplicaColumns(
+            epoch=rows[:, EPOCH].tolist(),
+            step=rows[:, STEPS].tolist(),
+            rows=rows[:, ROWS].tolist(),
+            epoch_rows=rows[:, EPOCH_ROWS].tolist(),
+            rows_per_second=paces.round(1).tolist(),
+            loss=[mean_loss(row) for row in rows],
+            load=spent["load"].tolist(),
+            compute=spent["compute"].tolist(),
+            pull=spent["pull"].tolist(),
+            push=spent["push"].tolist(),
+            wait=spent["wait"].tolist(),
+            staleness=histograms(rows),
+            staleness_mean=[mean_staleness(row) for row in rows] if ages else [],
+            staleness_max=rows[:, STALE_MAX].astype(float).tolist() if ages else [],
+            lead_max=rows[:, LEAD_MAX].tolist() if ages else [],
+        )
 
-    def shard(self, now: float) -> dict[str, Any]:
-        """The event's fields of the shard, `now` seconds after the start."""
+    def shard(self, now: float, *, whole: bool) -> dict[str, Any]:
+        """The event's fields of the shard, `now` seconds after the start.
+
+        whole: whether those that have an item for each rank are filled.
+        """
         rows = self._window.activity.copy()
         pushes, nbytes, apply = (int(rows[:, word].sum()) for word in (PUSHES, BYTES, APPLY))
         paces = self._load.of(now, np.array([pushes, nbytes]))
-        stale = [histogram(row) for row in rows]
         return {
             "version": self._window.store.version,
             "pushes": pushes,
@@ -124,21 +120,9 @@ class CounterReader:
             "bytes": nbytes,
             "bytes_per_second": round(float(paces[1]), 1),
             "apply_seconds": apply / 1e9,
-            "waiting": self.waiting(),
             "nbytes": self._nbytes,
-            "staleness": stale if any(stale) else [],
+            "staleness": histograms(rows) if whole else [],
         }
-
-    def waiting(self) -> list[int]:
-        """Ranks that wait for others; in modes without waits, those in the middle of a push."""
-        load, ranks = self._window.words.rank_load, range(self._window.spec.n_ranks)
-        if not self._together:
-            return [rank for rank in ranks if not load(rank, Field.FREE)]
-        ahead: set[int] = set()
-        for barrier in (Field.ARRIVED, Field.DONE, Field.REDUCED):
-            reached = [load(rank, barrier) for rank in ranks]
-            ahead |= {rank for rank in ranks if reached[rank] > min(reached)}
-        return sorted(ahead)
 
     def moments(self) -> list[Moment]:
         """Progress of each replica, for :class:`~dps.monitor.shard.stragglers.Stragglers`."""
@@ -163,14 +147,15 @@ def mean_staleness(row: NDArray[np.int64]) -> float:
     return float(row[STALE_SUM] / max(1, row[STALENESS:].sum()))
 
 
-def histogram(row: NDArray[np.int64]) -> list[int]:
-    """A rank's pushes to a shard by staleness, without the zeros at the end."""
-    return np.trim_zeros(row[STALENESS:], "b").tolist()
+def histograms(rows: NDArray[np.int64]) -> list[list[int]]:
+    """Each rank's pushes to a shard by staleness, without zeros at the end; [] if all are 0."""
+    counts = rows[:, STALENESS:]
+    if not counts.any():
+        return []
+    return [np.trim_zeros(row, "b").tolist() for row in counts]
 
 
-def seconds(row: NDArray[np.int64]) -> SecondsFields:
-    """A rank's time by phase."""
-    load, compute, pull, push, wait = (
-        round(int(row[phase]) / 1e9, 6) for phase in (LOAD, COMPUTE, PULL, PUSH, WAIT)
-    )
-    return SecondsFields(load=load, compute=compute, pull=pull, push=push, wait=wait)
+def seconds(rows: NDArray[np.int64]) -> dict[str, NDArray[np.float64]]:
+    """The time by phase, of a rank or of several."""
+    phases = {"load": LOAD, "compute": COMPUTE, "pull": PULL, "push": PUSH, "wait": WAIT}
+    return {name: np.round(rows[..., phase] / 1e9, 6) for name, phase in phases.items()}

@@ -25,6 +25,9 @@ _TICK = 0.25
 #: Seconds between events: a share of those since the start, from a tick to a second. Dask keeps
 #: 1,000 events of a topic, for all fits.
 _SHARE, _LONGEST = 1 / 40, 1.0
+#: Replicas above which an event with an item for each of them is sent less often than that, in
+#: proportion: those which Dask keeps take some 20 MB.
+_MANY = 30
 
 
 class Looks(Protocol):
@@ -40,14 +43,18 @@ class Reporter:
     It ends when :meth:`end` is called, or when it is forgotten with its shard.
     """
 
-    def __init__(self, worker: Any, window: Window, watched: MonitorInfo) -> None:
+    def __init__(
+        self, worker: Any, window: Window, watched: MonitorInfo,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
         self._fit, self._shard = window.spec.fit, window.spec.shard
         self._workers = watched.workers
         self._worker = worker
-        self._reader = CounterReader(window, watched.workers, together=watched.together)
+        self._reader = CounterReader(window)
         self._stragglers = Stragglers(together=watched.together)
-        self._began = time.monotonic()
-        self._next = 0.0
+        self._clock, self._began = clock, clock()
+        self._next = self._next_whole = 0.0
+        self._seldom = max(1.0, len(watched.workers) / _MANY)
         callback = PeriodicCallback(forgetful(self), 1000 * _TICK)
         worker.loop.add_callback(callback.start)
         self._stop = weakref.finalize(self, worker.loop.add_callback, callback.stop)
@@ -61,7 +68,7 @@ class Reporter:
 
     def look(self) -> None:
         """Look at the counters, and say what is due."""
-        now = time.monotonic() - self._began
+        now = self._clock() - self._began
         if self._shard == 0:
             for found in self._stragglers.look(now, self._reader.moments()):
                 self._log(
@@ -73,15 +80,19 @@ class Reporter:
                     why=found.why,
                 )
         if now >= self._next:
-            self._next = now + min(_LONGEST, max(_TICK, _SHARE * now)) - _TICK / 2
-            self._report(final=False)
+            every = min(_LONGEST, max(_TICK, _SHARE * now))
+            self._next = now + every - _TICK / 2
+            whole = now >= self._next_whole
+            if whole:
+                self._next_whole = now + every * self._seldom - _TICK / 2
+            self._report(whole=whole)
 
-    def _report(self, *, final: bool) -> None:
-        now = time.monotonic() - self._began
+    def _report(self, *, whole: bool = True, final: bool = False) -> None:
+        now = self._clock() - self._began
         when: dict[str, Any] = {"seconds": round(now, 3), "final": final}
-        if self._shard == 0:
+        if self._shard == 0 and whole:
             self._log("replicas", **when, replicas=self._reader.replicas(now))
-        self._log("shard", shard=self._shard, **when, **self._reader.shard(now))
+        self._log("shard", shard=self._shard, **when, **self._reader.shard(now, whole=whole))
 
     def _log(self, kind: Kind, **fields: object) -> None:
         self._worker.log_event(TOPIC, event(kind, self._fit, **fields))

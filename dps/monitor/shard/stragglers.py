@@ -15,6 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+import numpy as np
+from numpy.typing import NDArray
+
 #: Seconds over which rates are taken at least, and steps of each replica.
 SPAN, STEPS = 2.0, 4
 #: Share of the others' rate below which a replica is slow, and above which it no longer is.
@@ -98,14 +101,12 @@ class Stragglers:
                 break
         else:
             return {}
-        rates = [(b.rows - a.rows) / max(b.busy - a.busy, 1e-9) for a, b in pairs]
-        found = {}
-        for rank, rate in enumerate(rates):
-            others = rates[:rank] + rates[rank + 1 :]
-            typical = median(others) if others else 0.0
-            if typical > 0:
-                found[rank] = rate / typical
-        return found
+        rates = np.array([(b.rows - a.rows) / max(b.busy - a.busy, 1e-9) for a, b in pairs])
+        typical = medians_of_others(rates)
+        return {
+            rank: float(rates[rank] / typical[rank])
+            for rank in np.flatnonzero(typical > 0).tolist()
+        }
 
     def _silent(self, now: float, present: tuple[Moment, ...]) -> tuple[int, float] | None:
         """The only rank that all others have been waiting for too long, and for how long."""
@@ -122,3 +123,19 @@ class Stragglers:
         others = [moment for other, moment in enumerate(present) if other != rank]
         a_step = median(moment.busy / max(1, moment.steps) for moment in others)
         return (rank, waited) if waited >= max(GRACE_SECONDS, a_step) else None
+
+
+def medians_of_others(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The median of all values but each one; 0 where there are no others.
+
+    Examples
+    --------
+    >>> medians_of_others(np.array([3.0, 1.0, 2.0])).tolist()
+    [1.5, 2.5, 2.0]
+    """
+    n = len(values) - 1
+    if n < 1:
+        return np.zeros(len(values))
+    ordered, place = np.sort(values), np.argsort(np.argsort(values, kind="stable"))
+    low, high = (n - 1) // 2, n // 2
+    return (ordered[low + (low >= place)] + ordered[high + (high >= place)]) / 2

@@ -20,4 +20,4 @@ def metered() -> Iterator[Callable[[Activity], None]]:
     finally:
         for account in accounts:
             for phase, spent in seconds(account.rows[0]).items():
-                context_meter.digest_metric(f"dps {phase}", spent, "seconds")
+                context_meter.digest_metric(f"dps {phase}", float(spent), "seconds")
