@@ -84,7 +84,7 @@ class TorchModel:
     """A module under a criterion.
 
     The module stays as it is: what works is a copy, made where it works. Copies of the model
-    itself, one a replica, share it.
+    itself, one a replica, share it. A pickled model has no weights: who computes is given them.
 
     criterion: see `criterion_of`.
     n_features, n_outputs: columns of X, and classes or columns of y.
@@ -132,11 +132,30 @@ class TorchModel:
         state = dict(self.__dict__)
         for name in ("_live", "_device", "_lock", "draws"):
             del state[name]
+        state["module"] = self._weightless()
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        for each in self._tensors().values():
+            each.data = torch.zeros(each.shape, dtype=each.dtype, device=each.device)
         self._forget()
+
+    def _tensors(self) -> dict[str, torch.Tensor]:
+        """The parameters and buffers that the layout has."""
+        known = dict(self.module.named_parameters()) | persistent_buffers(self.module)
+        return {tensor.name: known[tensor.name] for tensor in self.layout.tensors}
+
+    def _weightless(self) -> nn.Module:
+        """Copy the module with one number in the place of each tensor: these come with `params`."""
+        memo: dict[int, Any] = {}
+        for each in self._tensors().values():
+            one = torch.zeros((), dtype=each.dtype, device=each.device).expand(each.shape)
+            if isinstance(each, nn.Parameter):
+                one = nn.Parameter(one, requires_grad=each.requires_grad)
+            one.__dict__.update(each.__dict__)
+            memo[id(each)] = one
+        return copy.deepcopy(self.module, memo)
 
     def __deepcopy__(self, memo: Any) -> TorchModel:
         new = copy.copy(self)
@@ -146,9 +165,9 @@ class TorchModel:
     def initial(self, rng: Any = None) -> NDArray[np.floating]:
         """The weights and buffers that the module has."""
         params = np.empty(self.layout.size, self.dtype)
-        state = dict(self.module.named_parameters()) | persistent_buffers(self.module)
+        given = self._tensors()
         for name, values in self.layout.views(params).items():
-            values[...] = state[name].detach().cpu().numpy()
+            values[...] = given[name].detach().cpu().numpy()
         return params
 
     def with_weights(self, params: NDArray[np.floating]) -> nn.Module:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import copy
 import io
+import pickle
 import subprocess
 import sys
+import warnings
 from typing import Any
 
+import dask
 import dask.array as da
 import dask.dataframe as dd
 import numpy as np
@@ -198,6 +201,33 @@ def test_vectors_that_are_copied_lead_to_the_same(make):
             params -= out / 50
         found.append(params.tobytes())
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("make", [plain, normed])
+def test_a_pickled_model_has_no_weights_and_computes_as_before(make):
+    X, y = example(50)
+    codes = np.searchsorted(np.unique(y), y).astype(np.float32)
+    model = TorchModel(fixed(make), nn.CrossEntropyLoss(reduction="none"), 6, 3, True)
+    params, found = model.initial(), []
+    for each in (model, pickle.loads(pickle.dumps(model))):
+        out = np.zeros(model.layout.size, np.float32)
+        loss = each.loss_gradient(params, X, codes, None, out, np.random.default_rng(0))
+        found.append((loss, out.tobytes(), each.raw(params, X).tobytes()))
+    assert found[0] == found[1]
+    large = nn.Sequential(nn.Linear(6, 100_000), nn.ReLU(), nn.Linear(100_000, 3))
+    model = TorchModel(large, nn.CrossEntropyLoss(reduction="none"), 6, 3, True)
+    assert len(pickle.dumps(model)) < 10_000 < 1e-2 * model.initial().nbytes
+
+
+def test_the_weights_of_a_module_are_in_no_graph(client):
+    X, y = example()
+    large = nn.Sequential(nn.Linear(6, 50_000), nn.ReLU(), nn.Linear(50_000, 3))
+    model = TorchClassifier(large, n_replicas=4, client=client, max_iter=1, batch_size=200)
+    threshold = {"distributed.admin.large-graph-warning-threshold": "100kB"}
+    with dask.config.set(threshold), warnings.catch_warnings():
+        warnings.filterwarnings("error", message="Sending large graph")
+        model.fit(X, y)
+    assert model.n_iter_ == 1
 
 
 def test_buffers_are_kept_with_the_epoch_that_is_kept():
