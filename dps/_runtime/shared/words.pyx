@@ -281,6 +281,16 @@ cdef class Header:
         self._check_rank(rank, field)
         return bool(dps_claim(_word(&self.words, _of_rank(&self.words, rank, field)), value))
 
+    def below(self, int field, int64_t value):
+        """Return the ranks whose field is less than `value`."""
+        self._check_rank(0, field)
+        cdef int rank
+        found = []
+        for rank in range(self.words.n_ranks):
+            if rank_load(&self.words, rank, field) < value:
+                found.append(rank)
+        return found
+
     def ready(self, int field, int64_t value):
         """True if the field of every rank is at least `value`."""
         self._check_rank(0, field)

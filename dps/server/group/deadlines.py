@@ -15,7 +15,9 @@ from dps.server.group.window import Field, Wait, Window, Word
 from dps.server.memory.lease import loss_of
 
 _TICK = 0.1  # seconds between looks at leases and deadlines
-_SELDOM = 1.0  # and at what costs more
+_SELDOM = 1.0  # and at what costs more, or where many look
+#: Ranks above which each looks less often, so that the looks of all take the same time.
+_MANY = 32
 
 
 class Watch:
@@ -40,7 +42,8 @@ class Watch:
         self._window = window
         self._rank = rank
         self._timeout = timeout
-        self.tick = min(_TICK, timeout / 4)
+        often = _TICK * max(1.0, window.spec.n_ranks / _MANY)
+        self.tick = min(often, _SELDOM, timeout / 4)
         self._alive = alive
         self.activity: Activity | None = None
         self._seen: dict[int, tuple[tuple[int, ...], float]] = {}
@@ -79,24 +82,24 @@ class Watch:
                 )
 
     def _missing(self, wait: Wait) -> list[int]:
-        words = self._window.words
-        # Exclude the waiting rank itself.
-        ranks = [rank for rank in range(self._window.spec.n_ranks) if rank != self._rank]
+        """Return the other ranks that may be waited for."""
+        words, every = self._window.words, range(self._window.spec.n_ranks)
+        found: Sequence[int] = every
         if isinstance(wait.of, Field):
-            return [r for r in ranks if words.rank_load(r, wait.of) < wait.value]
-        if (
-            wait.of == Word.TURN
-        ):  # it is that of the rank with the next ticket; before it says so, of any
+            found = words.below(wait.of, wait.value)
+        elif wait.of == Word.TURN:
+            # The turn of the rank with the next ticket; before it says so, of any.
             turn = words.load(Word.TURN) + 1
-            return [r for r in ranks if words.rank_load(r, Field.TICKET) == turn] or ranks
-        if wait.of in (Word.ARRIVED, Word.DONE):  # where all have come, any may be at work
+            found = [r for r in every if words.rank_load(r, Field.TICKET) == turn] or every
+        elif wait.of in (Word.ARRIVED, Word.DONE):  # where all have come, any may be at work
             for field in (Field.ARRIVED, Field.DONE):
-                if lacking := [r for r in ranks if words.rank_load(r, field) < wait.value]:
-                    return lacking
-            return ranks
-        # A window's word is moved on by whichever rank comes last.
-        fewest = min((words.rank_load(r, Field.ENDED) for r in ranks), default=0)
-        return [r for r in ranks if words.rank_load(r, Field.ENDED) == fewest]
+                if (lacking := words.below(field, wait.value)) not in ([], [self._rank]):
+                    found = lacking
+                    break
+        else:  # a window's word is moved on by whichever rank comes last
+            ended = [words.rank_load(r, Field.ENDED) for r in every if r != self._rank]
+            found = words.below(Field.ENDED, min(ended, default=0) + 1)
+        return [rank for rank in found if rank != self._rank]
 
     def begin(self) -> None:
         """Forget what was seen: a new wait starts now."""
