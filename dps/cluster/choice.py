@@ -46,8 +46,9 @@ def opened_client(given: Any, timeout: float) -> Iterator[Any]:
     from distributed import Client
 
     if isinstance(given, Client):
-        from dps.cluster.dask.calls import check_client
+        from dps.cluster.dask.calls import check_client, until_connected
 
+        until_connected(given)
         check_client(given)
         yield given
         return

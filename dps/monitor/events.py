@@ -155,7 +155,7 @@ class StartedEvent(Event):
 class ReplicaColumns(TypedDict):
     """Replicas as they are now, an item for each rank; counts grow from the start of the fit.
 
-    The last four may be empty: then they are empty or 0 for all. The worker of each rank is in
+    The last three may be empty: then they are 0 for all. The worker of each rank is in
     ``started``.
 
     Attributes
@@ -182,10 +182,8 @@ class ReplicaColumns(TypedDict):
         Seconds of handing gradients over: copying, summing, applying, and the network.
     wait : list of float
         Seconds of waiting for other replicas.
-    staleness : list of list of int
-        Pushes by staleness on the first shard: of 0, of 1, of 2 to 3, of 4 to 7, and so on;
-        zeros at the end are left out.
     staleness_mean, staleness_max : list of float
+        Of pushes to the first shard.
     lead_max : list of int
         Steps that it was ahead of the slowest replica when it began one, at most; 0 if no replica
         counts them.
@@ -202,16 +200,13 @@ class ReplicaColumns(TypedDict):
     pull: list[float]
     push: list[float]
     wait: list[float]
-    staleness: list[list[int]]
     staleness_mean: list[float]
     staleness_max: list[float]
     lead_max: list[int]
 
 
 #: Figures of a replica whose column may be empty, and their value then.
-_ABSENT: dict[str, Any] = {
-    "staleness": (), "staleness_mean": 0.0, "staleness_max": 0.0, "lead_max": 0,
-}  # fmt: skip
+_ABSENT: dict[str, Any] = {"staleness_mean": 0.0, "staleness_max": 0.0, "lead_max": 0}
 
 
 def replicas_of(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
@@ -235,7 +230,7 @@ def replicas_of(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 class ReplicasEvent(Event):
     """``replicas``: how far all are; sent by the first shard's worker, a few times a second.
 
-    Above 30 replicas it is sent less often: all N thirty times in N seconds.
+    Above 25 replicas it is sent less often: 25 times in as many seconds as there are replicas.
 
     Attributes
     ----------
@@ -277,8 +272,9 @@ class ShardEvent(Event):
     nbytes : int
         Memory of the shard.
     staleness : list of list of int
-        As in ReplicaColumns, of each rank in order: the row of a heat map. Empty but in async, and
-        there above 30 replicas in events between those of all replicas.
+        Pushes of each rank by staleness: of 0, of 1, of 2 to 3, of 4 to 7, and so on; zeros at the
+        end are left out. It is the row of a heat map. Empty but in async, and there above 25
+        replicas in events between those of all replicas.
     """
 
     shard: int

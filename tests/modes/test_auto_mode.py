@@ -23,7 +23,6 @@ from dps.errors import WorkerLostError
 from dps.losses import LogLoss
 from dps.modes import Mode, get_mode
 from dps.modes.choosing import Choice, Figures, choose
-from dps.server.group.session import Session
 from dps.training.run import mode_choice as choosing, supervise as watch, trainer
 
 ROWS, EPOCHS = 600, 6
@@ -299,7 +298,7 @@ def test_a_slow_replica_is_found_and_waited_for_no_more(begun: Begun) -> None:
 def test_what_is_over_at_once_or_the_same_in_all_modes_is_not_measured(
     options: dict[str, Any], why: str, monkeypatch: pytest.MonkeyPatch, begun: Begun
 ) -> None:
-    monkeypatch.delattr(Session, "counts")
+    monkeypatch.delattr(choosing.Choosing, "_measure")
     fits = [
         dps.LinearClassifier(mode=mode, random_state=0, n_replicas=2, **options).fit(*data())
         for mode in ("sync", "auto")
@@ -356,7 +355,7 @@ def test_an_open_epoch_is_begun_again_where_that_costs_less_than_its_rest(
     )  # fmt: skip
     ranks = (SimpleNamespace(worker="a", rows=300, steps=30),) * 2
     launch: Any = SimpleNamespace(job=job, plan=SimpleNamespace(rows=600, ranks=ranks), rates=None)
-    session: Any = SimpleNamespace(counts=lambda check: counts.copy())
+    session: Any = SimpleNamespace(counts=lambda check: [counts.copy()])
     cluster: Any = SimpleNamespace(hosts=lambda workers: workers)
     made = choosing.Choosing(get_mode("auto"))
     made.begin(launch, session, cluster)

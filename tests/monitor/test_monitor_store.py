@@ -44,7 +44,7 @@ def replicas(fit: str, seconds: float = 1.0, epoch: int = 1, **fields: Any) -> d
         "staleness_max": 0.0, **fields,
     }  # fmt: skip
     ranks = {name: [value] * 2 for name, value in given.items()}
-    ranks |= {name: ranks.get(name, []) for name in ("staleness", "staleness_mean", "lead_max")}
+    ranks |= {name: ranks.get(name, []) for name in ("staleness_mean", "lead_max")}
     return event("replicas", fit, seconds=seconds, final=False, replicas=ranks)
 
 
@@ -143,7 +143,7 @@ def test_of_a_run_of_epochs_the_last_sentence_is_kept() -> None:
 
 def test_foreign_events_leave_no_trace() -> None:
     store = FitStore()
-    for foreign in (None, 3, "text", {"kind": "stopped"}, {**stopped("f"), "v": 2}):
+    for foreign in (None, 3, "text", {"kind": "stopped"}, {**stopped("f"), "v": 1}):
         store.add(foreign, 0.0)
     assert (store.fits, store.revision) == ([], 0)
     store.add(event("started", "f") | {"kind": "of a newer version"}, 0.0)

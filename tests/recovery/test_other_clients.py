@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -63,6 +64,15 @@ def test_tasks_that_use_the_cluster_leave_their_threads_to_it(client: Client, wh
     n = sum(client.nthreads().values())
     found = client.gather([client.submit(in_a_task, what, pure=False) for _ in range(n)])
     assert min(found) > 0.9
+
+
+def test_a_client_that_another_thread_is_making_is_waited_for(client: Client) -> None:
+    with Client(client.scheduler.address, set_as_default=False) as other:
+        other.status = "newly-created"
+        connected = threading.Timer(0.2, setattr, (other, "status", "running"))
+        connected.start()
+        assert dps.LinearClassifier(client=other).fit(X, Y).score(X, Y) > 0.9
+        connected.join()
 
 
 def test_partitions_on_several_workers_are_trained_by_several(client: Client) -> None:

@@ -194,7 +194,7 @@ def test_a_fit_ends_that_has_lost_all_its_rows(
     X, y = ([client.scatter(values, workers=[victim], hash=False)] for values in rows())
     losses = killing_after(monkeypatch, 2, lambda: kill(client, victim))
     configure(on_data_loss="drop")
-    model = classifier(client)
+    model = classifier(client, max_iter=100)
     with pytest.raises(WorkerLostError, match="all remaining rows"):
         model.fit(X, y)
     assert not losses
@@ -227,9 +227,25 @@ def test_the_only_worker_may_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
         Client(made, set_as_default=False) as client,
     ):
         losses = killing_after(monkeypatch, 2, lambda: kill(client, min(client.nthreads())))
-        model = classifier(client).fit(*rows())
+        model = classifier(client, max_iter=100).fit(*rows())
         assert_exact(model)
         assert [loss.redone for loss in losses] == [0]  # its memory was shared
+
+
+def test_a_result_outlives_the_worker_of_its_shard(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = Watcher._result
+
+    def killing(self: Watcher, error: BaseException | None) -> Any:
+        kill(client, worker := self._plan.shards[0])
+        until(lambda: worker not in client.nthreads(), "Dask knows")
+        return result(self, error)
+
+    monkeypatch.setattr(Watcher, "_result", killing)
+    model = classifier(client).fit(*rows())
+    assert_exact(model)
+    assert not model.fit_report_.losses  # it is read in the memory that is left
 
 
 def unused_ports(n: int) -> int:
@@ -275,7 +291,7 @@ def test_a_worker_that_comes_back_at_its_address_is_another_one(
         data: Any = rows()
         if persisted:
             data = client.persist([da.from_array(a, chunks=(500, *a.shape[1:])) for a in data])
-        model = classifier(client).fit(*data)
+        model = classifier(client, max_iter=30 if persisted else 100).fit(*data)
         assert_exact(model)
         assert len(losses) == 1
         assert set(client.nthreads()) == before
@@ -365,7 +381,7 @@ def test_a_fit_by_a_table_goes_on(client: Client, monkeypatch: pytest.MonkeyPatc
     y = pd.Series((frame["u"].cat.codes + frame["v"].cat.codes) % 2)
     losses = killing_after(monkeypatch, 2, lambda: kill(client, min(client.nthreads())))
     model = dps.FMClassifier(
-        max_embeddings=4096, max_iter=8, tol=None, client=client, random_state=0, mode="async",
+        max_embeddings=4096, max_iter=400, tol=None, client=client, random_state=0, mode="async",
     ).fit(dd.from_pandas(frame, npartitions=6), dd.from_pandas(y, npartitions=6))  # fmt: skip
     assert_exact(model, model.plan_.rows)
     assert len(losses) == 1

@@ -24,6 +24,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import dps
+from dps.models.base import DenseRows
 from dps.models.columns import Padded
 from dps.preprocessing import FrameEncoder
 
@@ -212,7 +213,7 @@ def test_a_pickled_model_has_no_weights_and_computes_as_before(make):
     for each in (model, pickle.loads(pickle.dumps(model))):
         out = np.zeros(model.layout.size, np.float32)
         loss = each.loss_gradient(params, X, codes, None, out, np.random.default_rng(0))
-        found.append((loss, out.tobytes(), each.raw(params, X).tobytes()))
+        found.append((loss, out.tobytes(), each.raw(params, DenseRows(X)).tobytes()))
     assert found[0] == found[1]
     large = nn.Sequential(nn.Linear(6, 100_000), nn.ReLU(), nn.Linear(100_000, 3))
     model = TorchModel(large, nn.CrossEntropyLoss(reduction="none"), 6, 3, True)
@@ -222,7 +223,7 @@ def test_a_pickled_model_has_no_weights_and_computes_as_before(make):
 def test_the_weights_of_a_module_are_in_no_graph(client):
     X, y = example()
     large = nn.Sequential(nn.Linear(6, 50_000), nn.ReLU(), nn.Linear(50_000, 3))
-    model = TorchClassifier(large, n_replicas=4, client=client, max_iter=1, batch_size=200)
+    model = TorchClassifier(large, n_replicas=4, client=client, max_iter=1, tol=None)
     threshold = {"distributed.admin.large-graph-warning-threshold": "100kB"}
     with dask.config.set(threshold), warnings.catch_warnings():
         warnings.filterwarnings("error", message="Sending large graph")

@@ -353,8 +353,8 @@ def test_initial_values_go_to_the_worker_and_not_to_the_scheduler(
 
     original = work.sealed
     monkeypatch.setattr(work, "sealed", noted)
-    monkeypatch.setattr(cluster, "_PIECE_BYTES", 1000)  # some pieces, the last one short
-    X = np.random.default_rng(0).normal(size=(50, 3001))
+    monkeypatch.setattr(cluster, "_PIECE_BYTES", 10_000)  # some pieces, the last one short
+    X = np.random.default_rng(0).normal(size=(50, 9001))
     y = X[:, 0] > 0
     far, near = (
         dps.LinearClassifier(

@@ -57,6 +57,13 @@ def check_client(client: Client) -> None:
         )
 
 
+def until_connected(client: Client) -> None:
+    """Wait for a client that another thread has just made, as `get_client` does in tasks."""
+    deadline = time.monotonic() + grace()
+    while client.status in ("newly-created", "connecting") and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
 def ask(
     client: Client,
     question: str,

@@ -75,7 +75,8 @@ class FitCollector:
         yield from _families(_OF_FITS, ("fit", "name", "mode"), named)
         yield from _families(_OF_REPLICAS, ("fit", "replica"), replicas)
         yield from _families(_OF_SHARDS, ("fit", "shard"), shards)
-        yield from _of_pushes(replicas)
+        yield from _of_time(replicas)
+        yield _of_pushes(fits)
 
 
 def _shown(fit: Fit) -> bool:
@@ -96,29 +97,40 @@ def _families(
         yield family
 
 
-def _of_pushes(replicas: Sequence[tuple[list[str], Any]]) -> Iterator[Any]:
-    """Metrics of the replicas' time, and of the staleness of their pushes."""
-    from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+def _of_time(replicas: Sequence[tuple[list[str], Any]]) -> Iterator[Any]:
+    """Metrics of the replicas' time."""
+    from prometheus_client.core import CounterMetricFamily
 
     spent = CounterMetricFamily(
         "dps_replica_seconds", "Where a replica's time went.", labels=("fit", "replica", "phase")
     )
+    for labels, replica in replicas:
+        for phase in ("load", "compute", "pull", "push", "wait"):
+            spent.add_metric([*labels, phase], replica[phase])
+    yield spent
+
+
+def _of_pushes(fits: Sequence[Fit]) -> Any:
+    """A metric of the staleness of replicas' pushes to the first shard."""
+    from prometheus_client.core import HistogramMetricFamily
+
     stale = HistogramMetricFamily(
         "dps_push_staleness",
         "Updates that the parameters behind a push to the first shard lacked.",
         labels=("fit", "replica"),
     )
-    for labels, replica in replicas:
-        for phase in ("load", "compute", "pull", "push", "wait"):
-            spent.add_metric([*labels, phase], replica[phase])
-        counts = replica["staleness"]
-        if pushes := sum(counts):
+    for fit in fits:
+        histograms = fit.shards[0]["staleness"] if 0 in fit.shards else ()
+        for rank, counts in enumerate(histograms):
+            pushes = sum(counts)
+            if not pushes or rank not in fit.replicas:
+                continue
             bounds = [
                 (str(float(bucket_floor(n + 1) - 1)), sum(counts[: n + 1])) for n in range(_BOUNDS)
             ]
-            total = replica["staleness_mean"] * pushes
-            stale.add_metric(labels, [*bounds, ("+Inf", pushes)], total)
-    yield from (spent, stale)
+            total = fit.replicas[rank]["staleness_mean"] * pushes
+            stale.add_metric([fit.id, str(rank)], [*bounds, ("+Inf", pushes)], total)
+    return stale
 
 
 # One for each process, as the registry is: several schedulers may live in it.

@@ -99,7 +99,6 @@ class CounterReader:
             pull=spent["pull"].tolist(),
             push=spent["push"].tolist(),
             wait=spent["wait"].tolist(),
-            staleness=histograms(rows),
             staleness_mean=[mean_staleness(row) for row in rows] if ages else [],
             staleness_max=rows[:, STALE_MAX].astype(float).tolist() if ages else [],
             lead_max=rows[:, LEAD_MAX].tolist() if ages else [],

@@ -27,7 +27,7 @@ _TICK = 0.25
 _SHARE, _LONGEST = 1 / 40, 1.0
 #: Replicas above which an event with an item for each of them is sent less often than that, in
 #: proportion: those which Dask keeps take some 20 MB.
-_MANY = 30
+_MANY = 25
 
 
 class Looks(Protocol):
