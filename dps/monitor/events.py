@@ -218,10 +218,7 @@ def replicas_of(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     [{'step': 3, 'rows': 30, 'lead_max': 0}, {'step': 4, 'rows': 40, 'lead_max': 0}]
     """
     n = len(columns["step"])
-    whole = {
-        name: [_ABSENT[name]] * n if name in _ABSENT and not column else column
-        for name, column in columns.items()
-    }
+    whole = {k: (v or [_ABSENT[k]] * n) if k in _ABSENT else v for k, v in columns.items()}
     if any(len(column) != n for column in whole.values()):
         return []
     return [dict(zip(whole, each, strict=True)) for each in zip(*whole.values(), strict=True)]
@@ -475,7 +472,7 @@ def event(kind: Kind, fit: str, **fields: object) -> dict[str, Any]:
     --------
     >>> made = event("stopped", "f00d", reason="converged", epochs=3, loss=0.5, seconds=1.0)
     >>> made["v"], made["kind"], made["fit"], made["reason"]
-    (1, 'stopped', 'f00d', 'converged')
+    (2, 'stopped', 'f00d', 'converged')
     """
     return {"v": VERSION, "kind": kind, "fit": fit, "time": time.time(), **fields}
 

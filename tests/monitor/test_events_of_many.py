@@ -69,6 +69,7 @@ def test_events_of_a_long_fit_take_little_memory(n: int, stale: bool) -> None:
 
 def test_columns_of_unequal_length_are_no_replicas() -> None:
     assert replicas_of({"step": [1, 2], "rows": [1]}) == []
+    assert replicas_of({"step": [1, 2], "rows": []}) == []
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 8])

@@ -170,7 +170,8 @@ class DaskCluster(Cluster):
             self._threads = self._work.present()
             try:
                 data.restore(sorted(self._threads))
-                self._count_workers(self._work.staying())
+                data.staying = self._work.staying()
+                self._count_workers(data.staying)
             except WorkerLostError as error:
                 losses.append(error)
                 if len(losses) > _MAX_LOSSES_IN_A_ROW:

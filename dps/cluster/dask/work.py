@@ -8,7 +8,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -82,20 +82,21 @@ class FitWork:
 
     def start(self, calls: Iterable[Call], *, actors: bool = False) -> list[Future]:
         """Submit tasks in one graph, each strictly on its worker; `actors`: as Actors."""
-        made = {call.key: replace(call, function=sealed(call.function)) for call in calls}
+        calls = list(calls)
+        functions = {id(call.function): sealed(call.function) for call in calls}
         graph = {
-            key: Task(key, call.function, *map(parse_input, call.args))
-            for key, call in made.items()
+            call.key: Task(call.key, functions[id(call.function)], *map(parse_input, call.args))
+            for call in calls
         }
-        workers = {key: [call.worker] for key, call in made.items()}
+        workers = {call.key: [call.worker] for call in calls}
         tasks = LLGExpr(graph, _determ_token=uuid.uuid4().hex)  # which needs no hash of them
         # Dask calls what is given for a graph's annotations with each key.
         with self.span(), dask.annotate(workers=workers.__getitem__, allow_other_workers=False):
             try:
                 return list(self.client.get(tasks, list(graph), sync=False, actors=actors))
             except TypeError:  # in which Dask shows the whole graph
-                for call in made.values():
-                    check_pickles(call.function)
+                for function in functions.values():
+                    check_pickles(function)
                 raise
 
     def wait(self, futures: Sequence[Future], of: Mapping[Future, int] | None = None) -> None:
