@@ -15,6 +15,7 @@ from distributed import Client
 
 import dps
 from dps.losses import LogLoss
+from dps.training.run import supervise
 from dps.training.run.recovery import Recovery
 from dps.training.run.supervise import Watcher
 
@@ -46,7 +47,8 @@ def killing_after(
         ends = fetch(self)
         within = self.progress.within
         further = steps == 0 or (within is not None and within.steps >= steps)
-        if self.progress.closed >= epochs and further and not struck:
+        runs = not (self.progress.history and self.progress.history[-1].last)
+        if self.progress.closed >= epochs and further and runs and not struck:
             struck.append(True)
             strike()
         return ends
@@ -58,6 +60,8 @@ def killing_after(
 
     monkeypatch.setattr(Watcher, "_fetch", fetched)
     monkeypatch.setattr(Recovery, "after", recovered)
+    for pause in ("_TICK", "_CHECK_EVERY"):  # of fits that take less than a second
+        monkeypatch.setattr(supervise, pause, 0.02)
     return losses
 
 

@@ -194,7 +194,7 @@ def test_a_fit_ends_that_has_lost_all_its_rows(
     X, y = ([client.scatter(values, workers=[victim], hash=False)] for values in rows())
     losses = killing_after(monkeypatch, 2, lambda: kill(client, victim))
     configure(on_data_loss="drop")
-    model = classifier(client, max_iter=100)
+    model = classifier(client)
     with pytest.raises(WorkerLostError, match="all remaining rows"):
         model.fit(X, y)
     assert not losses
@@ -227,7 +227,7 @@ def test_the_only_worker_may_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
         Client(made, set_as_default=False) as client,
     ):
         losses = killing_after(monkeypatch, 2, lambda: kill(client, min(client.nthreads())))
-        model = classifier(client, max_iter=100).fit(*rows())
+        model = classifier(client).fit(*rows())
         assert_exact(model)
         assert [loss.redone for loss in losses] == [0]  # its memory was shared
 
@@ -291,7 +291,7 @@ def test_a_worker_that_comes_back_at_its_address_is_another_one(
         data: Any = rows()
         if persisted:
             data = client.persist([da.from_array(a, chunks=(500, *a.shape[1:])) for a in data])
-        model = classifier(client, max_iter=30 if persisted else 100).fit(*data)
+        model = classifier(client).fit(*data)
         assert_exact(model)
         assert len(losses) == 1
         assert set(client.nthreads()) == before

@@ -7,11 +7,14 @@ import pickle
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+import dask
 import numpy as np
 import pytest
 from conditions import until
@@ -26,6 +29,7 @@ from dps._runtime.step import Step
 from dps.cluster.dask import fit as cluster, work
 from dps.cluster.dask.shard import FitShard
 from dps.errors import FencedError, ServerLostError
+from dps.losses import LogLoss
 from dps.optimizers import SGD
 from dps.optimizers.update import Update
 from dps.server.group import operations
@@ -368,6 +372,26 @@ def test_initial_values_go_to_the_worker_and_not_to_the_scheduler(
     np.testing.assert_array_equal(far.coef_, near.coef_)
     assert len(given) == 3
     assert max(given) < min(given) + 1000 < 10_000
+
+
+def test_a_long_part_that_all_replicas_have_in_common_is_sent_once(client: Client) -> None:
+    @dataclass(frozen=True)
+    class Heavy(LogLoss):
+        kept: Any = field(default_factory=lambda: np.zeros(1 << 17), compare=False)
+
+    X = np.random.default_rng(0).normal(size=(400, 3))
+    model = dps.LinearClassifier(
+        loss=Heavy(), optimizer="sgd", n_replicas=4, max_iter=1, tol=None, client=client
+    )
+    with (
+        dask.config.set({"distributed.admin.large-graph-warning-threshold": "500kB"}),
+        warnings.catch_warnings(record=True) as said,
+    ):
+        warnings.simplefilter("always")
+        model.fit(X, X[:, 0] > 0)
+    assert len(model.plan_.ranks) == 4
+    # Once to look at the data, and once to train.
+    assert sum("Sending large graph" in str(each.message) for each in said) == 2
 
 
 N_SHARDS = 5
