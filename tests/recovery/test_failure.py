@@ -75,7 +75,7 @@ def slow_loss(later: float = 0.1) -> LogLoss:
 
 def options_of(way: Any) -> dict[str, Any]:
     """A mode, or L-BFGS, which may not be done before the last of many fits has begun."""
-    return {"optimizer": "lbfgs", "loss": slow_loss(0.8)} if way == "lbfgs" else {"mode": way}
+    return {"optimizer": "lbfgs", "loss": slow_loss(3.0)} if way == "lbfgs" else {"mode": way}
 
 
 EVERY_MODE = [
