@@ -270,8 +270,8 @@ class ShardEvent(Event):
         Memory of the shard.
     staleness : list of list of int
         Pushes of each rank by staleness: of 0, of 1, of 2 to 3, of 4 to 7, and so on; zeros at the
-        end are left out. It is the row of a heat map. Empty but in async, and there above 25
-        replicas in events between those of all replicas.
+        end are left out. It is the row of a heat map. Empty but in async, where above 25 replicas
+        only an event that follows a ``replicas`` event has it.
     """
 
     shard: int

@@ -162,6 +162,17 @@ def shard(fit: str, **fields: Any) -> dict[str, Any]:
     return event("shard", fit, **{**given, **fields})
 
 
+def test_staleness_stays_between_events_that_have_it_and_goes_with_async() -> None:
+    store = FitStore()
+    store.add(started("f", mode="async", together=False), 0.0)
+    for histograms in ([[3, 1], [4]], []):
+        store.add(shard("f", staleness=histograms), 0.0)
+        assert store.fits[0].shards[0]["staleness"] == [[3, 1], [4]]
+    store.add(started("f", mode="sync", together=True), 0.0)
+    store.add(shard("f", staleness=[]), 0.0)
+    assert store.fits[0].shards[0]["staleness"] == []
+
+
 def failed(fit: str, **fields: Any) -> dict[str, Any]:
     given = {
         "error": "WorkerLostError", "message": "it died", "worker": "tcp://h:1", "rank": 1,

@@ -285,8 +285,8 @@ class DaskCluster(Cluster):
     ) -> ReplicaTasks:
         """Start a task a replica, strictly on its worker.
 
-        A task has what is the replica's own. What all have goes once to each worker, and if it is
-        long not by way of the scheduler.
+        A task has its replica's own fields. The common part goes along if it is short. Else one
+        task holds it, and each worker fetches it once.
         """
         data, work, name = self._data, self._work, self._work.name()
         moved = data.cut_out([piece for spec in specs for piece in spec.pieces if piece.moved])

@@ -39,8 +39,7 @@ _UNPIN_EVERY_SECONDS = 1.0
 class Call:
     """A task to start: ``function(*args)``, with Futures in `args` and in lists there.
 
-    Objects of dps belong into the function, as those of a `partial`: the scheduler need not have
-    dps.
+    Bind objects of dps to the function, as by `partial`: then the scheduler does not need dps.
     """
 
     key: str
@@ -90,7 +89,7 @@ class FitWork:
         }
         workers = {call.key: [call.worker] for call in calls}
         tasks = LLGExpr(graph, _determ_token=uuid.uuid4().hex)  # which needs no hash of them
-        # Dask calls what is given for a graph's annotations with each key.
+        # Dask calls a function that annotates a graph with each key.
         with self.span(), dask.annotate(workers=workers.__getitem__, allow_other_workers=False):
             try:
                 return list(self.client.get(tasks, list(graph), sync=False, actors=actors))

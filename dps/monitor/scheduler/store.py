@@ -87,9 +87,9 @@ class Fit:
                 self.rates.add(event["seconds"], *rates)
 
     def _take_shard(self, event: Mapping[str, Any]) -> None:
-        known = self.shards.get(event["shard"], event)
-        # Events between those of all replicas leave it out.
-        staleness = event["staleness"] or known["staleness"]
+        known, staleness = self.shards.get(event["shard"], event), event["staleness"]
+        if not self.started.get("together", False):  # of many replicas only some events have it
+            staleness = staleness or known["staleness"]
         self.shards[event["shard"]] = {**event, "staleness": staleness}
 
     def _take_epochs(self, event: Mapping[str, Any]) -> None:

@@ -209,7 +209,7 @@ class Session:
     def counts(self, check: Check | None = None) -> list[NDArray[np.int64]]:
         """Counts of every rank at each shard (``_runtime/shared/activity.pyx``); (n_ranks, WIDTH).
 
-        The first shard has those that are of no shard. Who is far tells it a few times a second.
+        Counts of no shard are at the first one. A far rank sends its own a few times a second.
         """
         return self._each("counts", check=check)
 

@@ -255,8 +255,8 @@ class Window(Regions):
     ring_rows: (2 (members - 1),) int64 array, a place for each message of a step that goes round,
         and the rows behind it.
     keys: (n_slots, >= n / key_width) int64 array, where gradients are sparse, what the values in a
-        slot belong to: those of the first slice come first.
-    key_counts: (n_slots, n_slices) int64 array, how many of a slot's keys (rows) are of each slice
+        slot belong to: keys of the first slice come first.
+    key_counts: (n_slots, n_slices) int64 array, numbers of keys of each slot (rows) in each slice
         (columns).
     total_keys: (n / key_width,) int64 array.
     total_counts: (n_slices,) int64 array, the same of `total`; the values of each begin where the
