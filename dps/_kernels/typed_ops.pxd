@@ -1,9 +1,10 @@
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint16_t
 
 from dps._kernels.keys cimport Keys
 
 # Operations on vectors of one type, as functions without a type: chosen once, by the code that
-# holds the vectors. Each is the function of the same name in reduce.pyx, keys.pyx or below.
+# holds the vectors. Each is the function of the same name in reduce.pyx, keys.pyx, bfloat16.pyx or
+# below.
 ctypedef bint (*CopyChecked)(void* out, const void* x, Py_ssize_t n) noexcept nogil
 ctypedef bint (*IsFinite)(const void* x, Py_ssize_t n) noexcept nogil
 ctypedef void (*Add)(void* out, const void* x, Py_ssize_t n) noexcept nogil
@@ -24,6 +25,10 @@ ctypedef Py_ssize_t (*Merge)(
 ctypedef void (*Pick)(
     void* out, const void* x, const int64_t* at, Py_ssize_t n, Py_ssize_t each
 ) noexcept nogil
+ctypedef void (*Narrow)(
+    uint16_t* out, const void* x, void* remembered, Py_ssize_t n
+) noexcept nogil
+ctypedef void (*Widen)(void* out, const uint16_t* x, Py_ssize_t n) noexcept nogil
 
 cdef struct TypedOps:
     Py_ssize_t itemsize
@@ -37,5 +42,9 @@ cdef struct TypedOps:
     Merge merge
     Pick pick               # out[i] = x[at[i]], rows of `each` elements
     Pick scatter            # out[at[i]] = x[i]
+    Narrow narrow
+    Narrow narrow_change
+    Widen widen
+    Widen add_widened
 
 cdef TypedOps typed_ops(bint single) noexcept

@@ -7,6 +7,7 @@ from cython cimport floating
 from libc.stdint cimport int64_t
 from libc.string cimport memcpy
 
+from dps._kernels.bfloat16 cimport add_widened, narrow, narrow_change, widen
 from dps._kernels.keys cimport Keys, deliver, merge
 from dps._kernels.reduce cimport add, copy_checked, divide_by, is_finite, sum_slots
 
@@ -69,6 +70,10 @@ cdef void _choose(TypedOps* made, floating zero) noexcept:
     made.merge = <Merge> _merge[floating]
     made.pick = <Pick> _pick[floating]
     made.scatter = <Pick> _scatter[floating]
+    made.narrow = <Narrow> narrow[floating]
+    made.narrow_change = <Narrow> narrow_change[floating]
+    made.widen = <Widen> widen[floating]
+    made.add_widened = <Widen> add_widened[floating]
 
 
 cdef TypedOps typed_ops(bint single) noexcept:

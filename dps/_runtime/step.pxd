@@ -29,6 +29,7 @@ cdef class Step:
     cdef readonly int rank
     cdef readonly int n_shards
     cdef readonly Activity activity
+    cdef public int coding              # of whole vectors on their way to other hosts: a `Coding`
     cdef readonly bint ahead            # whether a push may be under way while its rank computes
     cdef TypedOps numbers
     cdef list _refs                     # keeps channels and memory alive

@@ -23,7 +23,7 @@ from dps._runtime.channel.base cimport ShardChannel
 from dps._runtime.channel.host_sum cimport HostReducer
 from dps._runtime.channel.stream cimport StreamChannel
 from dps._runtime.wire.message cimport (
-    BAD_GRADIENT, BAD_UPDATE, BROADCAST, MEAN, NOTES, PULL, PULL_KEYS, PUSH, PUSH_KEYS, RAN,
+    BAD_GRADIENT, BAD_UPDATE, BROADCAST, FULL, MEAN, NOTES, PULL, PULL_KEYS, PUSH, PUSH_KEYS, RAN,
     Request, STOPPED
 )
 
@@ -201,6 +201,8 @@ cdef class Step:
         request.step = self.version + self.sequence
         request.epoch = self.way.epoch
         request.n_keys = -1
+        request.coding = self.coding if op == PUSH else FULL
+        request.last = self.sequence == self.way.last
         if op == PUSH_KEYS and (self.host is not None or self.keys.keys.count == 0):
             # Others than it has pulled.
             request.n_keys = (<ShardChannel> self._channels[number]).picks.n

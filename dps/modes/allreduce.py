@@ -16,6 +16,7 @@ from dps._parameters import check_integer, check_real
 from dps._runtime.modes.allreduce import AllReduceChannel, AllReduceStep
 from dps._runtime.modes.local import LocalStep
 from dps._runtime.modes.ring import RingStep
+from dps._runtime.wire.message import Coding
 from dps.modes.base import PausingMode, StepSpec
 from dps.optimizers import SGD, Momentum, Optimizer
 
@@ -59,6 +60,12 @@ class AllReduce(PausingMode):
         :math:`\mu`, in [0, 1), of ``outer="nesterov"``. Its velocity is 0 at the start of each
         `fit` and `partial_fit`.
 
+    wire : {"exact", "bfloat16"}, default="exact"
+        Numbers of dense steps and of local steps on their way between hosts. "bfloat16" has half
+        the bytes of float32: gradients are rounded, and each sender adds the rounding error to its
+        next gradient. Sums are exact and their mean is rounded in the same way, so that all
+        replicas apply the same bits. The result depends on which replicas share a host. L-BFGS and
+        sparse steps stay exact.
     snapshot_every : float or None, default=10.0
         Seconds between snapshots within an epoch, from which the same replicas continue after a
         loss or from a checkpoint. 0 takes one after each step, None only at the ends of epochs.
@@ -150,4 +157,6 @@ class AllReduce(PausingMode):
             spec.rank, spec.channels, spec.held, spec.total, spec.version, spec.activity,
             spec.update, spec.host,
         )  # fmt: skip
-        return RingStep(*given, spec.place) if self.uses_ring else AllReduceStep(*given)
+        step = RingStep(*given, spec.place) if self.uses_ring else AllReduceStep(*given)
+        step.coding = Coding.NARROW if self.narrow else Coding.FULL
+        return step

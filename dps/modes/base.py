@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from dps.server.shard import ChannelKind
 
 ACCESSES = ("auto", "mapped", "stream")
+WIRES = ("exact", "bfloat16")
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,11 @@ class Mode(Configuration, ABC):
         return False
 
     @property
+    def narrow(self) -> bool:
+        """True if whole vectors of a step cross between hosts as bfloat16."""
+        return False
+
+    @property
     def uses_ring(self) -> bool:
         """True if whole vectors go from neighbour to neighbour, so that each needs a shard."""
         return False
@@ -176,7 +182,10 @@ class Mode(Configuration, ABC):
 
 @dataclass(frozen=True, repr=False)
 class PausingMode(Mode):
-    """Base of modes whose replicas can pause together between two steps."""
+    """Base of modes whose replicas all take the same steps, so that they can pause together."""
+
+    # {"exact", "bfloat16"} how gradients and parameters of dense steps cross between hosts.
+    wire: str = "exact"
 
     # Seconds between snapshots within an epoch; 0: after each step, None: at the ends of epochs
     # only. There are none where steps go by keys.
@@ -184,6 +193,11 @@ class PausingMode(Mode):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.wire not in WIRES:
+            raise ValueError(
+                f"The 'wire' parameter of {type(self).__name__} must be a str among "
+                f"{list(WIRES)}. Got {self.wire!r} instead."
+            )
         if self.snapshot_every is not None:
             check_real(self, "snapshot_every", 0.0, math.inf, closed="left")
 
@@ -194,6 +208,11 @@ class PausingMode(Mode):
                 f"there are no snapshots within epochs with {why}: leave snapshot_every. Got "
                 f"{self.snapshot_every!r}."
             )
+
+    @property
+    def narrow(self) -> bool:
+        """See `Mode`."""
+        return self.wire == "bfloat16"
 
     @property
     def pauses_every(self) -> float:

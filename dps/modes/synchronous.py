@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 from dps._parameters import check_integer
 from dps._runtime.modes.backups import BackupsChannel, BackupsStep
 from dps._runtime.modes.synchronous import SynchronousChannel, SynchronousStep
+from dps._runtime.wire.message import Coding
 from dps.modes.base import PausingMode, StepSpec
 
 if TYPE_CHECKING:
@@ -44,6 +45,11 @@ class Sync(PausingMode):
         Treatment of a late gradient: it is dropped, or it counts in the current step, beside the
         N - b of that step.
 
+    wire : {"exact", "bfloat16"}, default="exact"
+        Numbers of dense steps on their way between hosts. "bfloat16" has half the bytes of float32:
+        gradients are rounded, and each sender adds the rounding error to its next gradient. Sums
+        and updates stay exact, and replicas receive the rounded change of the parameters. The
+        result depends on which replicas share a host. L-BFGS and sparse steps stay exact.
     snapshot_every : float or None, default=10.0
         Seconds between snapshots within an epoch, from which the same replicas continue after a
         loss or from a checkpoint. 0 takes one after each step, None only at the ends of epochs.
@@ -141,5 +147,8 @@ class Sync(PausingMode):
             spec.update.rates,
         )  # fmt: skip
         if self.backups:
-            return BackupsStep(*given, self.late_gradients == "add")
-        return SynchronousStep(*given, spec.host)
+            step: Step = BackupsStep(*given, self.late_gradients == "add")
+        else:
+            step = SynchronousStep(*given, spec.host)
+        step.coding = Coding.CHANGES if self.narrow else Coding.FULL
+        return step

@@ -14,7 +14,8 @@ back by plain TCP. shards: steps of a model that computes nothing, by its parame
 shards; the default beside the best number. large: a row a replica and step of a million features,
 so that the exchange is what takes time; gloo's all-reduce of as many float32. wire: bytes of a step
 with two workers a host, beside one gradient and one answer a host; what a fit takes besides steps
-is left out by taking a short one from a long one. sparse: steps by keys on rows of the flights.
+is left out by taking a short one from a long one. quality: networks at defaults on the two data
+sets of `network.py`, by what crosses the wire. sparse: steps by keys on rows of the flights.
 fits: whole calls of `fit` at defaults, by L-BFGS, on dense rows and on the flights. tls: as steps.
 """
 
@@ -27,6 +28,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +38,11 @@ import numpy as np
 from distributed import Client, wait
 from distributed.security import Security
 
+import network
 from dense import FEATURES, make
-from dps import LinearClassifier, ModelRegressor
+from dps import AllReduce, LinearClassifier, ModelRegressor, Sync
+from dps.modes import Mode
+from dps.modes.base import WIRES
 from flights import DATA, on_cluster, read_flights, split
 from measure import MODES, bars, installed, options, table, timed
 from namespaces import INTERFACE, ClusterOfHosts, Host, cluster_of_hosts, why_not
@@ -49,6 +54,10 @@ FEW_ROWS, ENOUGH = 24, 20_000
 #: Epochs of the fits whose bytes are compared.
 SHORT, LONG = 1, 5
 FULL_BATCH_MODES = ("sync", "allreduce")
+#: Modes whose vectors cross the wire as bfloat16.
+NARROW = {
+    f"bfloat16, {mode.name}": mode for mode in (Sync(wire="bfloat16"), AllReduce(wire="bfloat16"))
+}
 #: Of the parts that are about several hosts.
 HOSTS = (2, 4, 8)
 #: Parameters of the models whose shards are compared; from so many on with a bar. Up to so many on
@@ -129,13 +138,13 @@ class Place:
 
 
 def stochastic(
-    client: Client, data: Any, mode: str, rows: int, epochs: int = EPOCHS, **more: Any
+    client: Client, data: Any, mode: str | Mode, rows: int, epochs: int = EPOCHS, **more: Any
 ) -> LinearClassifier:
     """A fit by steps of so many rows of each replica."""
     ranks = len(client.nthreads())
-    of_an_update = {"sync": ranks * rows, "async": rows, "allreduce": ranks * rows}
     model = LinearClassifier(
-        mode=mode, client=client, batch_size=of_an_update[mode], max_iter=epochs, tol=None,
+        mode=mode, client=client, batch_size=rows if mode == "async" else ranks * rows,
+        max_iter=epochs, tol=None,
         random_state=0, n_replicas=ranks, **({"optimizer": "sgd", "learning_rate": RATE} | more),
     )  # fmt: skip
     with dask.config.set({"dps.rebalance": False}):
@@ -300,11 +309,12 @@ def large(place: Place, chosen: argparse.Namespace) -> None:
     size, times = chosen.parameters, chosen.large_steps
     data = put(drawn, place.apart, RANKS * times, size)
 
-    def milliseconds(mode: str) -> float:
+    def milliseconds(mode: str | Mode) -> float:
         model = stochastic(place.apart, data, mode, 1, epochs=3, learning_rate=0.1 / size)
         return 1e3 / speed(model)
 
     contenders = {f"dps {mode}": lambda mode=mode: milliseconds(mode) for mode in MODES}
+    contenders |= {name: lambda mode=mode: milliseconds(mode) for name, mode in NARROW.items()}
     peer, plain = "gloo, an all-reduce", "as many bytes there and back by TCP"
     if installed("PyTorch", "torch"):
         contenders[peer] = lambda: 1e3 * place.order(RANKS, 1, "all_reduce", times, size) / times
@@ -326,18 +336,19 @@ def wire(place: Place, chosen: argparse.Namespace) -> None:
     cluster, size = place.cluster(RANKS, 2), chosen.wire_parameters
     data = put(drawn, cluster.client, 4 * chosen.wire_steps, size)
 
-    def carried(mode: str, epochs: int) -> int:
+    def carried(mode: str | Mode, epochs: int) -> int:
         """Bytes that a host has sent and received, the mean of all."""
         before = [host.sent + host.received for host in cluster.hosts]
         stochastic(cluster.client, data, mode, 1, epochs=epochs, learning_rate=0.1 / size)
         after = [host.sent + host.received for host in cluster.hosts]
         return (sum(after) - sum(before)) / len(before)
 
-    def of_a_step(mode: str) -> float:
+    def of_a_step(mode: str | Mode) -> float:
         more = carried(mode, LONG) - carried(mode, SHORT)
         return more / (LONG - SHORT) / chosen.wire_steps
 
     contenders = {f"dps {mode}": lambda mode=mode: of_a_step(mode) for mode in MODES}
+    contenders |= {name: lambda mode=mode: of_a_step(mode) for name, mode in NARROW.items()}
     medians = take_turns(contenders, chosen)
     least = 2 * 4 * size
     print(f"{RANKS} hosts, 2 workers each, {size:,} dense float32 features\n")
@@ -350,8 +361,34 @@ def wire(place: Place, chosen: argparse.Namespace) -> None:
             (f"hosts wire: {mode}, times one gradient and one answer",
              medians[f"dps {mode}"] / least, "<=", 1.05)
             for mode in FULL_BATCH_MODES
-        )
+        ),
+        *((f"hosts wire: {name}", medians[name] / least, "<=", 0.55) for name in NARROW),
     )  # fmt: skip
+
+
+def quality(place: Place, chosen: argparse.Namespace) -> None:
+    if not DATA.exists():
+        print("adult, california-housing: the data is not here, left out\n")
+        return
+    modes = {
+        f"{wire}, {mode.described}": replace(mode, wire=wire)
+        for mode in (Sync(), AllReduce(), AllReduce(period=16))
+        for wire in WIRES
+    }
+    found = {
+        name: network.test_losses(
+            range(chosen.seeds), chosen.people or None, mode=mode, client=place.apart
+        )
+        for name, mode in modes.items()
+    }
+    print(f"{RANKS} hosts, means of {chosen.seeds} seeds, and their standard deviations\n")
+    table(
+        ("", *network.LOSSES),
+        (
+            (name, *(f"{np.mean(of):.4f} ({np.std(of):.4f})" for of in losses))
+            for name, losses in found.items()
+        ),
+    )
 
 
 def sparse(place: Place, chosen: argparse.Namespace) -> None:
@@ -443,11 +480,11 @@ def tls(place: Place, chosen: argparse.Namespace) -> None:
     table(("steps a second", "with TLS", "without", "with / without"), cells)
 
 
-PARTS = {part.__name__: part for part in (steps, shards, large, wire, sparse, fits, tls)}
+PARTS = {part.__name__: part for part in (steps, shards, large, wire, quality, sparse, fits, tls)}
 LITTLE = {
     "steps": 5, "shard_steps": 8, "hosts": (2,), "sizes": (250,),
     "parameters": 10_000, "large_steps": 4, "wire_parameters": 10_000, "wire_steps": 4,
-    "sparse_steps": 20, "rows": 20_000, "flights": 20_000,
+    "seeds": 1, "people": 3_000, "sparse_steps": 20, "rows": 20_000, "flights": 20_000,
 }  # fmt: skip
 
 
@@ -455,6 +492,7 @@ def main() -> None:
     chosen = options(
         __doc__, repeat=5, only=tuple(PARTS), steps=200, shard_steps=400,
         parameters=1_000_000, large_steps=32, wire_parameters=100_000, wire_steps=32,
+        seeds=5, people=0,
         sparse_steps=200, rows=1_000_000, flights=3_000_000,
     )  # fmt: skip
     vars(chosen).update(hosts=HOSTS, sizes=SIZES)

@@ -156,6 +156,26 @@ def speed(chosen: Any) -> tuple[float, float, float]:
     return ours / medians["GEMM alone"], ours / ddp, ours / medians["scikit-learn"]
 
 
+#: What `test_losses` measures.
+LOSSES = "adult, log loss", "california, RMSE"
+
+
+def test_losses(seeds: range, rows: int | None, **options: Any) -> list[list[float]]:
+    """The losses of test rows by seed, of networks with some options."""
+    people, homes = (pd.read_parquet(DATA / f"{name}.parquet").iloc[:rows]
+                     for name in ("adult", "california-housing"))  # fmt: skip
+    income, value = people.pop("income"), homes.pop("MedHouseVal")
+    test, other = np.arange(len(people)) % 5 == 0, np.arange(len(homes)) % 5 == 0
+    losses: list[list[float]] = [[], []]
+    for seed in seeds:
+        model = MLPClassifier(random_state=seed, **options).fit(people[~test], income[~test])
+        losses[0].append(log_loss(income[test], model.predict_proba(people[test])))
+        regressor = MLPRegressor(random_state=seed, **options).fit(homes[~other], value[~other])
+        predicted = regressor.predict(homes[other])
+        losses[1].append(root_mean_squared_error(value[other], predicted))
+    return losses
+
+
 def quality(seeds: range, rows: int | None) -> tuple[float, float, float]:
     """Test log loss and accuracy on adult, and the error on california-housing."""
     frame = pd.read_parquet(DATA / "adult.parquet").iloc[:rows]

@@ -271,8 +271,9 @@ def test_hosts() -> None:
     printed = run("hosts", seconds=280)
     assert len(modes(printed)) == 3
     check_peer(printed, "PyTorch", "torch", "PyTorch DDP")
+    assert list(rows(printed, "bfloat16"))[:2] == ["bfloat16, sync", "bfloat16, allreduce"]
     parts = [line for line in printed.splitlines() if line.isalpha()]
-    assert parts == ["steps", "shards", "large", "wire", "sparse", "fits", "tls"]
+    assert parts == ["steps", "shards", "large", "wire", "quality", "sparse", "fits", "tls"]
 
 
 def test_wide() -> None:

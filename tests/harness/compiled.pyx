@@ -1,10 +1,11 @@
 """Compiled code that only tests call from Python; built beside the package."""
 from cython cimport floating
-from libc.stdint cimport int64_t, uintptr_t
+from libc.stdint cimport int64_t, uint16_t, uintptr_t
 from libc.string cimport memmove
 
 import numpy as np
 
+from dps._kernels.bfloat16 cimport add_widened, narrow, narrow_change, widen
 from dps._kernels.checks cimport contiguous_rows, same_length
 from dps._kernels.delayed cimport compensate
 from dps._kernels.displaced cimport displaced, multiplied
@@ -76,6 +77,29 @@ def copy_finite(const floating[::1] src, floating[::1] dst):
 def all_finite(const floating[::1] x):
     """Return whether all elements are finite."""
     return is_finite(&x[0], x.shape[0]) != 0 if x.shape[0] else True
+
+
+def narrowed(const floating[::1] x, floating[::1] error, uint16_t[::1] out):
+    """out = x + error as bfloat16; `error` becomes what rounding leaves over."""
+    same_length("error", error.shape[0], x.shape[0])
+    if x.shape[0]:
+        narrow(&out[0], &x[0], &error[0], x.shape[0])
+
+
+def narrowed_change(const floating[::1] x, floating[::1] known, uint16_t[::1] out):
+    """out = x - known as bfloat16; known += out."""
+    same_length("known", known.shape[0], x.shape[0])
+    if x.shape[0]:
+        narrow_change(&out[0], &x[0], &known[0], x.shape[0])
+
+
+def widened(const uint16_t[::1] x, floating[::1] out, bint added):
+    """out = x, or out += x, of bfloat16."""
+    same_length("out", out.shape[0], x.shape[0])
+    if x.shape[0] and added:
+        add_widened(&out[0], &x[0], x.shape[0])
+    elif x.shape[0]:
+        widen(&out[0], &x[0], x.shape[0])
 
 
 def norm_of(ProximalStep step, const double[::1] point):

@@ -140,6 +140,7 @@ class Group:
             spec = WindowSpec(
                 "f00d", n_ranks, held, 16, members, ring=ring, quorum=mode.quorum(n_ranks),
                 gathers=mode.gathers,
+                rounds=mode.narrow and not (holds or mode.uses_ring),
             )  # fmt: skip
             self.windows.append(Window.create(spec, store))
         update = update or Update(optimizer, 0.0, 0.0, ((0, size, False),), keyed)

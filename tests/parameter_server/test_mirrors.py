@@ -295,8 +295,9 @@ def test_a_server_with_a_name_outlives_one_shard_after_another(three: Client) ->
 
 def request(op: int, number: int, again: int = 0, entry: int = 0, passed: int = 0) -> bytes:
     """As a caller sends it, with one element."""
-    values = [op, 8, 1, 0, 0, 0, 0, 0, *[0.0] * 9, 0, 0, 0, 1.0, 77, number, again, entry, passed]
-    return struct.pack("8q9d3qd5q", *values) + struct.pack("d", 1.0)
+    fields = [op, 8, 1, 0, 0, 0, 0, 0, 0.0, 0, 0, *[0.0] * 8]
+    values = [*fields, 0, 0, 0, 1.0, 77, number, again, entry, passed]
+    return struct.pack("8qd2q8d3qd5q", *values) + struct.pack("d", 1.0)
 
 
 @pytest.mark.parametrize(

@@ -1017,8 +1017,8 @@ def test_counts_that_no_message_can_have_are_refused(n: int) -> None:
     service = Service(
         wire, lambda message: b"", parts=TensorShardState(spec, 0, shared=False).parts
     )
-    counts = [Op.READ, n, n, 0, 0, 0, 0, 0, *[0.0] * 9, 0, -1, 0, 1.0, 0, 0, 0, -1, 0]
-    ours.sendall(struct.pack("8q9d3qd5q", *counts) + bytes(100))
+    counts = [Op.READ, n, n, 0, 0, 0, 0, 0, 0.0, 0, 0, *[0.0] * 8, 0, -1, 0, 1.0, 0, 0, 0, -1, 0]
+    ours.sendall(struct.pack("8qd2q8d3qd5q", *counts) + bytes(100))
     service.run(lambda error: str(error).encode())
     assert b"a request is refused: kind" in ours.recv(1000)
     ours.close()

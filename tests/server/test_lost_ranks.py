@@ -19,6 +19,7 @@ from conditions import until
 from groups import FENCE, LoopbackLink, at_once
 
 from dps import Sync
+from dps._runtime.wire.message import Coding, Op
 from dps.errors import FencedError, StalledError, WorkerLostError
 from dps.optimizers import SGD, Constant
 from dps.optimizers.update import Update
@@ -188,10 +189,19 @@ def test_a_far_rank_whose_connection_ends_is_lost(shard: Shard) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "nbytes", "n_keys"), [(4, 0, 0), (3, 8, -1), (5, 8, 1 << 61), (99, 0, -1)]
+    ("kind", "nbytes", "n_keys", "coding"),
+    [
+        (Op.PULL_KEYS, 0, 0, Coding.FULL),
+        (Op.PUSH, 8, -1, Coding.FULL),
+        (Op.PUSH, 8 * SIZE, -1, Coding.CHANGES),
+        (Op.PUSH, 2 * SIZE, -1, Coding.NARROW),  # the shards' update has all bits
+        (Op.PUSH, 2 * SIZE, -1, 3),
+        (Op.PUSH_KEYS, 8, 1 << 61, Coding.FULL),
+        (99, 0, -1, Coding.FULL),
+    ],
 )
 def test_a_rank_whose_request_is_refused_hears_why(
-    kind: int, nbytes: int, n_keys: int, shard: Shard
+    kind: int, nbytes: int, n_keys: int, coding: int, shard: Shard
 ) -> None:
     shard.open(2)
     rank = LoopbackLink(shard.window, Sync(), 1, FOREVER)
@@ -199,8 +209,8 @@ def test_a_rank_whose_request_is_refused_hears_why(
     wire = rank._wire
     assert wire is not None
     # As a `Request` is laid out in message.pxd, and its `Answer`.
-    words = kind, nbytes, n_keys, 1, 1, 1, 0, 0, *[0.0] * 9, 0, 0, 0, 0.0, *[0] * 5
-    send_bytes(wire, struct.pack("=8q9d3qd5q", *words))
+    words = kind, nbytes, n_keys, 1, 1, 1, 0, 0, 0.0, coding, 0, *[0.0] * 8, 0, 0, 0, 0.0, *[0] * 5
+    send_bytes(wire, struct.pack("=8qd2q8d3qd5q", *words))
     raised, size, *_ = struct.unpack("=6q8d", wire.receive_bytes(struct.calcsize("=6q8d")))
     error = pickle.loads(wire.receive_bytes(size))
     assert raised == 4

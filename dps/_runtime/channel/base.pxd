@@ -18,6 +18,17 @@ cdef struct Sparse:
     int64_t* counts
 
 
+cdef class ErrorFeedback:
+    cdef TypedOps numbers
+    cdef Py_ssize_t size
+    cdef Buffer narrowed
+    cdef Buffer left                # by rounding, of each element
+
+    cdef const char* narrow(
+        self, const char* x, Py_ssize_t first, Py_ssize_t n, bint last
+    ) except NULL nogil
+
+
 cdef class ShardChannel:
     cdef readonly Py_ssize_t size
     cdef readonly int n_ranks
@@ -44,7 +55,7 @@ cdef class ShardChannel:
     cdef int finish(self, char* taken) except -1 nogil
     cdef int heartbeat(self) except -1 nogil
     cdef int put(
-        self, int place, const char* values, Py_ssize_t n, int64_t rows, int64_t sequence
+        self, int place, const char* values, Py_ssize_t nbytes, int64_t rows, int64_t sequence
     ) except -1 nogil
     cdef void _place(self, const char* part, char* whole) noexcept nogil
     cdef void _globalise(self, int64_t* keys, Py_ssize_t n) noexcept nogil

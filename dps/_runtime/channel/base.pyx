@@ -11,12 +11,35 @@ It must not know models, data, or that there are other shards.
 
 What a push does in mapped memory is its mode's: synchronous.pyx, asynchronous.pyx, ...
 """
-from libc.stdint cimport int64_t, uintptr_t
-from libc.string cimport memcpy
+from libc.stdint cimport int64_t, uint16_t, uintptr_t
+from libc.string cimport memcpy, memset
 
 from dps._kernels.buffer cimport Buffer
 from dps._kernels.typed_ops cimport typed_ops
 from dps._runtime.wire.message cimport STOPPED
+
+
+cdef class ErrorFeedback:
+    """Vectors as bfloat16, each with the rounding error of the one before (Seide et al., 2014)."""
+
+    def __init__(self, bint single, Py_ssize_t size):
+        self.numbers, self.size = typed_ops(single), size
+        self.narrowed, self.left = Buffer(), None
+
+    cdef const char* narrow(
+        self, const char* x, Py_ssize_t first, Py_ssize_t n, bint last
+    ) except NULL nogil:
+        """The n elements of x from the `first` one on; the `last` vector forgets its error."""
+        cdef Py_ssize_t itemsize = self.numbers.itemsize, nbytes = self.size * itemsize
+        cdef uint16_t* out = <uint16_t*> self.narrowed.fit(n * sizeof(uint16_t))
+        if self.left is None:
+            with gil:
+                self.left = Buffer()
+            memset(self.left.fit(nbytes), 0, nbytes)
+        self.numbers.narrow(out, x + first * itemsize, self.left.at + first * itemsize, n)
+        if last:
+            memset(self.left.at + first * itemsize, 0, n * itemsize)
+        return <const char*> out
 
 
 cdef class ShardChannel:
@@ -73,7 +96,7 @@ cdef class ShardChannel:
         return 0
 
     cdef int put(
-        self, int place, const char* values, Py_ssize_t n, int64_t rows, int64_t sequence
+        self, int place, const char* values, Py_ssize_t nbytes, int64_t rows, int64_t sequence
     ) except -1 nogil:
         """Put a message of a ring into its place in the shard's window, and say so."""
         return STOPPED

@@ -57,6 +57,8 @@ cdef class MappedChannel(ShardChannel):
     cdef Ring ring
     cdef Scratch scratch
     cdef char* total
+    cdef char* left_over        # by rounding the last mean
+    cdef bint rounds            # whether means are rounded
     cdef double[:, :, ::1] notes    # (2, n_ranks, NOTES) of the window
     cdef BoundUpdate update
     cdef Payload payload
@@ -75,6 +77,7 @@ cdef class MappedChannel(ShardChannel):
     cdef int fill(self, int n_cuts) except -1 nogil
     cdef int _fill_keys(self, char* slot, int n_cuts) except -1 nogil
     cdef Py_ssize_t given_size(self) noexcept nogil
+    cdef Py_ssize_t given_bytes(self) noexcept nogil
     cdef bint _arrived(self) noexcept nogil
     cdef int await_arrivals(self) except -1 nogil
     cdef void sum_rows(self) noexcept nogil
@@ -82,6 +85,7 @@ cdef class MappedChannel(ShardChannel):
     cdef double divisor(self) noexcept nogil
     cdef int use(self, Py_ssize_t first, Py_ssize_t last) except -1 nogil
     cdef bint _to_total(self, Py_ssize_t first, Py_ssize_t last) noexcept nogil
+    cdef bint _is_rounded(self) noexcept nogil
     cdef int done(self) except -1 nogil
     cdef int await_done(self) except -1 nogil
     cdef bint reduce(self, const int64_t* rows, int n_slots) except -1 nogil

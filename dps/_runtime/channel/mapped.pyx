@@ -18,7 +18,9 @@ work (`Watch`). The step is half done then, and only the snapshot of the last cl
 
 MEAN is an exchange whose mean goes to TOTAL, where it stays until every rank has arrived with what
 comes next. Its notes have two sets of places: a rank writes the notes of k + 2 only after
-DONE at k + 1, and a rank arrives there only once it has read the notes of k.
+DONE at k + 1, and a rank arrives there only once it has read the notes of k. The mean of a PUSH
+goes to TOTAL likewise where ranks hold the parameters. If it is rounded, LEFT_OVER has the errors:
+who sums a slice adds them, and writes those of this mean, before it is DONE.
 
 BROADCAST: a rank that arrives says that it has read what stood there before. Rank 0 waits for all
 arrivals, writes TOTAL and then the window's DONE. A crash of rank 0 in between leaves the others
@@ -27,8 +29,8 @@ waiting.
 By keys a slot has keys and their values (`KeySlots`): each rank merges what falls into its slice,
 as it sums its slice of whole vectors. `KeyedParams` reads and updates the parameters.
 """
-from libc.stdint cimport int64_t
-from libc.string cimport memcpy
+from libc.stdint cimport int64_t, uint16_t
+from libc.string cimport memcpy, memset
 
 import numpy as np
 
@@ -37,7 +39,8 @@ from dps._runtime.shared.activity cimport PUSH as PUSHING, Activity
 from dps._runtime.channel.base cimport ShardChannel
 from dps._runtime.channel.key_slots cimport KeySlots
 from dps._runtime.wire.message cimport (
-    BAD_GRADIENT, BAD_UPDATE, BROADCAST, MEAN, NOTES, PULL, PULL_KEYS, PUSH, PUSH_KEYS, RAN, STOPPED
+    BAD_GRADIENT, BAD_UPDATE, BROADCAST, FULL, MEAN, NARROW, NOTES, PULL, PULL_KEYS, PUSH,
+    PUSH_KEYS, RAN, STOPPED
 )
 from dps._runtime.shared.words cimport (
     Header, R_ARRIVED, R_BEAT, R_DONE, R_RING, R_ROWS, S_VERSION, W_ARRIVED, W_COUNT, W_DONE,
@@ -84,6 +87,7 @@ cdef class MappedChannel(ShardChannel):
         self.slots.at = self.keep(window.slots)
         self.slots.stride = window.slots.shape[1]
         self.total = self.keep(window.total)
+        self.left_over, self.rounds = self.keep(window.left_over), window.spec.rounds
         self.notes = window.notes
         self.slice.start, self.slice.stop = window.slice(rank)
         self.one_applies = load(&self.words, W_ONE_APPLIES) != 0
@@ -147,9 +151,9 @@ cdef class MappedChannel(ShardChannel):
         return self.request.op == PUSH_KEYS or self.request.op == PULL_KEYS
 
     cdef int put(
-        self, int place, const char* values, Py_ssize_t n, int64_t rows, int64_t sequence
+        self, int place, const char* values, Py_ssize_t nbytes, int64_t rows, int64_t sequence
     ) except -1 nogil:
-        memcpy(self.ring.at + place * self.ring.stride, values, n * self.numbers.itemsize)
+        memcpy(self.ring.at + place * self.ring.stride, values, nbytes)
         return self.has_come(place, rows, sequence)
 
     cdef int heartbeat(self) except -1 nogil:
@@ -171,6 +175,13 @@ cdef class MappedChannel(ShardChannel):
         """
         if self.by_keys():
             return self.answer_with(NULL, 0)
+        if self._is_rounded():
+            if taken is NULL:
+                return self.answer_with(part, self.size * sizeof(uint16_t))
+            self.numbers.widen(
+                taken + self.first * self.numbers.itemsize, <const uint16_t*> part, self.size
+            )
+            return RAN
         if taken is NULL:
             return self.answer_with(part, self.size * self.numbers.itemsize)
         self._place(part, taken)
@@ -225,6 +236,12 @@ cdef class MappedChannel(ShardChannel):
         """Elements that the rank hands over."""
         return self.picks.n * self.key_width if self.by_keys() else self.size
 
+    cdef Py_ssize_t given_bytes(self) noexcept nogil:
+        """Bytes of a whole vector that the rank hands over, as they came here."""
+        if self.payload.given is NULL and self.request.coding != FULL:
+            return self.size * sizeof(uint16_t)
+        return self.size * self.numbers.itemsize
+
     cdef int fill(self, int n_cuts) except -1 nogil:
         """Write the gradient to the rank's slot if it is finite; by keys in so many slices."""
         cdef char* slot = self.own_slot()
@@ -232,7 +249,7 @@ cdef class MappedChannel(ShardChannel):
         if self.by_keys():
             return self._fill_keys(slot, n_cuts)
         self.reserve(False, self.size * self.numbers.itemsize)
-        self.count(self.size * self.numbers.itemsize)
+        self.count(self.given_bytes())
         if self.payload.given is NULL:  # it has been received there
             finite = self.numbers.is_finite(slot, self.size)
         else:
@@ -369,11 +386,21 @@ cdef class MappedChannel(ShardChannel):
         return self._to_total(first, last)
 
     cdef bint _to_total(self, Py_ssize_t first, Py_ssize_t last) noexcept nogil:
-        memcpy(
-            self.total + first * self.numbers.itemsize, self.scratch.at,
-            (last - first) * self.numbers.itemsize,
+        cdef Py_ssize_t itemsize = self.numbers.itemsize
+        cdef char* left_over = self.left_over + first * itemsize
+        if not self._is_rounded():
+            memcpy(self.total + first * itemsize, self.scratch.at, (last - first) * itemsize)
+            return True
+        self.numbers.narrow(
+            <uint16_t*> self.total + first, self.scratch.at, left_over, last - first
         )
+        if self.request.last:
+            memset(left_over, 0, (last - first) * itemsize)
         return True
+
+    cdef bint _is_rounded(self) noexcept nogil:
+        """True if the mean of this exchange lies in TOTAL as bfloat16."""
+        return self.rounds and self.request.op == PUSH and self.request.coding == NARROW
 
     cdef int pull(self, char* taken) except -1 nogil:
         """Take the parameters; at keys no rank writes them before this rank's next push."""

@@ -2,7 +2,7 @@ from libc.stdint cimport int64_t
 
 from dps._kernels.buffer cimport Buffer
 from dps._runtime.shared.activity cimport Activity
-from dps._runtime.channel.base cimport ShardChannel
+from dps._runtime.channel.base cimport ErrorFeedback, ShardChannel
 from dps._runtime.wire.message cimport Request
 from dps._runtime.wire.wire cimport Wire
 
@@ -15,6 +15,7 @@ cdef class StreamChannel(ShardChannel):
     cdef int shard
     cdef int64_t accounted          # when the rank has given account of itself, in nanoseconds
     cdef Buffer came_keys
+    cdef ErrorFeedback feedback
 
     cdef int send(self, const char* given) except -1 nogil
     cdef int _send_whole(self, const void** parts, const Py_ssize_t* sizes) except -1 nogil
@@ -22,3 +23,4 @@ cdef class StreamChannel(ShardChannel):
     cdef int receive(self, char* taken) except -1 nogil
     cdef int _payload(self, char* taken) except -1 nogil
     cdef int _expect(self, Py_ssize_t nbytes) except -1 nogil
+    cdef bint _is_narrow(self) noexcept nogil

@@ -3,15 +3,16 @@
 A request and its answer, in turn; in between the rank may give account of itself, or put a message
 of a ring there, which have no answer.
 """
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint16_t
 
 import numpy as np
 
 from dps._kernels.buffer cimport Buffer
 from dps._runtime.shared.activity cimport WIDTH, Activity
-from dps._runtime.channel.base cimport ShardChannel
+from dps._runtime.channel.base cimport ErrorFeedback, ShardChannel
 from dps._runtime.wire.message cimport (
-    ACCOUNT, Answer, BROADCAST, CALL, MEAN, PULL_KEYS, PUSH, PUSH_KEYS, RAISED, RAN, Request, RING
+    ACCOUNT, Answer, BROADCAST, CALL, CHANGES, FULL, MEAN, PULL_KEYS, PUSH, PUSH_KEYS, RAISED, RAN,
+    Request, RING
 )
 from dps._runtime.wire.wire cimport PARTS, Wire
 
@@ -39,6 +40,7 @@ cdef class StreamChannel(ShardChannel):
         self.shard, self.activity = shard, activity
         self.wire = wire
         self.raised = raised
+        self.feedback = ErrorFeedback(self.numbers.single, size)
         if key_width:
             self.came_keys = Buffer()
             parts = np.zeros(3, np.int64)
@@ -84,7 +86,13 @@ cdef class StreamChannel(ShardChannel):
         self.request.nbytes = 0
         if op == PUSH or op == MEAN or (op == BROADCAST and given is not NULL):
             self.request.nbytes = self.size * itemsize
-            parts[n], sizes[n] = given + self.first * itemsize, self.request.nbytes
+            parts[n] = given + self.first * itemsize
+            if op == PUSH and self.request.coding != FULL:
+                self.request.nbytes = self.size * sizeof(uint16_t)
+                parts[n] = self.feedback.narrow(
+                    given + self.first * itemsize, 0, self.size, self.request.last
+                )
+            sizes[n] = self.request.nbytes
             n += 1
         elif op == PULL_KEYS or op == PUSH_KEYS:
             if self.request.n_keys >= 0:
@@ -105,12 +113,12 @@ cdef class StreamChannel(ShardChannel):
         return RAN
 
     cdef int put(
-        self, int place, const char* values, Py_ssize_t n, int64_t rows, int64_t sequence
+        self, int place, const char* values, Py_ssize_t nbytes, int64_t rows, int64_t sequence
     ) except -1 nogil:
         cdef const void* parts[2]
         cdef Py_ssize_t sizes[2]
         cdef Request request
-        request.op, request.nbytes = RING, n * self.numbers.itemsize
+        request.op, request.nbytes = RING, nbytes
         request.sequence, request.rows, request.n_keys = sequence, rows, place
         parts[0], sizes[0] = &request, sizeof(Request)
         parts[1], sizes[1] = values, request.nbytes
@@ -194,10 +202,31 @@ cdef class StreamChannel(ShardChannel):
             self.wire.receive(self.values.at, nbytes)
             self.mean.n_parts = 1 if n else 0
             self.mean.counts[0] = n
+        elif self._is_narrow():
+            nbytes = self.size * sizeof(uint16_t)
+            self._expect(nbytes)
+            self.wire.receive(self.values.fit(nbytes), nbytes)
+            if self.request.coding == CHANGES:
+                self.numbers.add_widened(
+                    taken + self.first * itemsize, <uint16_t*> self.values.at, self.size
+                )
+            else:
+                self.numbers.widen(
+                    taken + self.first * itemsize, <uint16_t*> self.values.at, self.size
+                )
         else:
             self._expect(self.size * itemsize)
             self.wire.receive(taken + self.first * itemsize, self.size * itemsize)
         return 0
+
+    cdef bint _is_narrow(self) noexcept nogil:
+        """True if bfloat16 follow; parameters come whole where the shard knows of none here."""
+        if self.request.op != PUSH or self.request.coding == FULL:
+            return False
+        return (
+            self.request.coding != CHANGES
+            or self.answer.nbytes != self.size * self.numbers.itemsize
+        )
 
     cdef int _expect(self, Py_ssize_t nbytes) except -1 nogil:
         if self.answer.nbytes != nbytes:

@@ -3,6 +3,9 @@
 The shards lend slots and hold no parameters. The mean is the one that sync applies, computed by the
 same lines (mapped.pyx), but it goes to TOTAL, and each rank applies all of it to its own copy:
 all ranks hold the same bits, and they are those of sync.
+
+Where vectors cross to other hosts as bfloat16, the mean is rounded once, for all ranks; what
+rounding leaves over is added to the next mean.
 """
 from libc.stdint cimport int64_t
 from libc.string cimport memcpy

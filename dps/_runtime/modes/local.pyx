@@ -20,6 +20,7 @@ only the snapshot of the last closed epoch counts, and that is of a time when al
 
 The inner optimizer's state stays a rank's own between the reductions of an epoch. After the last
 one it is averaged, too, so that a snapshot has one state, which does not depend on who took it.
+The states cross with all their bits, also where the copies cross as bfloat16.
 
 By keys a local step touches what its batch touches. A reduction is of whole vectors: before it,
 each copy has been brought up to date everywhere, since penalties and momentum move what no
@@ -39,7 +40,7 @@ from dps._runtime.shared.activity cimport COMPUTE
 from dps._runtime.modes.allreduce cimport AllReduceStep
 from dps._runtime.channel.base cimport ShardChannel
 from dps._runtime.channel.mapped cimport MappedChannel
-from dps._runtime.wire.message cimport BAD_GRADIENT, BAD_UPDATE, PUSH, RAN, STOPPED
+from dps._runtime.wire.message cimport BAD_GRADIENT, BAD_UPDATE, FULL, PUSH, RAN, STOPPED
 from dps._runtime.updates cimport BoundUpdate
 from dps._runtime.shared.words cimport W_STOP, load
 
@@ -101,7 +102,7 @@ cdef class LocalStep(AllReduceStep):
 
     cdef int push(self, const char* grad, int64_t rows, double rate) except -1 nogil:
         cdef bint last
-        cdef int number, status
+        cdef int number, status, coding
         if self._stopped():
             return STOPPED
         self.sequence += 1
@@ -113,9 +114,12 @@ cdef class LocalStep(AllReduceStep):
         self.epoch_rows += rows
         last = self.sequence == self.way.last
         if last or self.sequence - self.synchronised == self.period:
+            self.reduction.way.last = self.reduction.sequence + last
             status = self._synchronise()
             if status == RAN and last:
+                coding, self.reduction.coding = self.reduction.coding, FULL
                 status = self._average_state()
+                self.reduction.coding = coding
             return status
         for number in range(self.n_shards):
             (<ShardChannel> self._channels[number]).heartbeat()

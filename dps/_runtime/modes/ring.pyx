@@ -3,6 +3,8 @@
 The vector is cut into as many chunks as there are members, N. Chunk c begins at member c, and each
 member adds its own part to what comes from the left, so that member c - 1 has the sum
 ``((g_c + g_c+1) + ...) + g_c-1``, divides it by the rows of all, and sends it round once more.
+Where messages are bfloat16, each sum is rounded before it is sent, and the mean once; a member adds
+what rounding has left over of a chunk to the same chunk in its next step.
 That is 2 (N - 1) messages of a chunk, whatever N is. All members hold the same bits; for N > 2 they
 are others than those of the direct way, which sums in the order of members.
 
@@ -15,17 +17,17 @@ had, directly or through others, a message of step k + 1 or of the second round 
 neighbour, which had read message j of step k before that. A crash before RING leaves the members
 to the right waiting, as a barrier does, until the fit is stopped.
 """
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint16_t
 from libc.string cimport memcpy
 
 import numpy as np
 
 from dps._runtime.shared.activity cimport PUSH as PUSHING
 from dps._runtime.modes.allreduce cimport AllReduceStep
-from dps._runtime.channel.base cimport ShardChannel
+from dps._runtime.channel.base cimport ErrorFeedback, ShardChannel
 from dps._runtime.channel.mapped cimport MappedChannel
 from dps._runtime.channel.stream cimport StreamChannel
-from dps._runtime.wire.message cimport BAD_GRADIENT, PUSH, RAN, STOPPED
+from dps._runtime.wire.message cimport BAD_GRADIENT, FULL, PUSH, RAN, STOPPED
 from dps._runtime.shared.words cimport R_RING, S_VERSION, W_STOP, load, store
 
 
@@ -40,12 +42,14 @@ cdef class RingStep(AllReduceStep):
     cdef const int64_t* cuts            # (n_places + 1,)
     cdef MappedChannel own
     cdef ShardChannel right
+    cdef ErrorFeedback feedback
 
     def __init__(self, rank, channels, held, total, version, activity, update, host, int place):
         AllReduceStep.__init__(self, rank, channels, held, total, version, activity, update, host)
         self.place, self.n_places = place, len(channels)
         cuts = np.arange(self.n_places + 1, dtype=np.int64) * self.size // self.n_places
         self.cuts = <const int64_t*> self.keep(cuts)
+        self.feedback = ErrorFeedback(self.numbers.single, self.size)
         if place >= 0:
             self.own = <MappedChannel?> channels[place]
             self.right = channels[(place + 1) % self.n_places]
@@ -71,27 +75,46 @@ cdef class RingStep(AllReduceStep):
     cdef int _all_reduce(self, char* values, int64_t own_rows) except -1 nogil:
         """Make the mean of a rank's values."""
         cdef int64_t rows = own_rows
-        cdef Py_ssize_t itemsize = self.numbers.itemsize
+        cdef const char* message
         cdef int j, last = self.n_places - 1
         for j in range(last):
-            self._put(j, self._chunk(-j), values, rows)
+            self._put(j, self._chunk(-j), self._message(values, self._chunk(-j)), rows)
             rows = own_rows + self._await(j)
-            self.numbers.add(
-                values + self._first(self._chunk(-j - 1)), self._came(j),
-                self._length(self._chunk(-j - 1)),
-            )
+            self._add(values, self._chunk(-j - 1), self._came(j))
         self.numbers.divide(
             values + self._first(self._chunk(1)), <double> max(rows, 1),
             self._length(self._chunk(1)),
         )
+        message = self._message(values, self._chunk(1))
+        self._set(values, self._chunk(1), message)
         for j in range(last):
-            self._put(last + j, self._chunk(1 - j), values, rows)
+            self._put(last + j, self._chunk(1 - j), message, rows)
             self._await(last + j)
-            memcpy(
-                values + self._first(self._chunk(-j)), self._came(last + j),
-                self._length(self._chunk(-j)) * itemsize,
-            )
+            message = self._came(last + j)
+            self._set(values, self._chunk(-j), message)
         return 0
+
+    cdef const char* _message(self, const char* values, int chunk) except NULL nogil:
+        """A chunk of the values as it is sent."""
+        if self.coding == FULL:
+            return values + self._first(chunk)
+        return self.feedback.narrow(
+            values, self.cuts[chunk], self._length(chunk), self.sequence == self.way.last
+        )
+
+    cdef void _add(self, char* values, int chunk, const char* message) noexcept nogil:
+        cdef char* at = values + self._first(chunk)
+        if self.coding == FULL:
+            self.numbers.add(at, message, self._length(chunk))
+        else:
+            self.numbers.add_widened(at, <const uint16_t*> message, self._length(chunk))
+
+    cdef void _set(self, char* values, int chunk, const char* message) noexcept nogil:
+        cdef char* at = values + self._first(chunk)
+        if self.coding != FULL:
+            self.numbers.widen(at, <const uint16_t*> message, self._length(chunk))
+        elif at != message:
+            memcpy(at, message, self._length(chunk) * self.numbers.itemsize)
 
     cdef int _chunk(self, int shift) noexcept nogil:
         """The chunk that lies so many places to the right of this member's own."""
@@ -105,13 +128,12 @@ cdef class RingStep(AllReduceStep):
         """Elements of a chunk."""
         return self.cuts[chunk + 1] - self.cuts[chunk]
 
-    cdef int _put(self, int number, int chunk, const char* values, int64_t rows) except -1 nogil:
-        self.activity.push(
-            (self.place + 1) % self.n_places, self._length(chunk) * self.numbers.itemsize
-        )
-        return self.right.put(
-            number, values + self._first(chunk), self._length(chunk), rows, self._sequence(number)
-        )
+    cdef int _put(self, int number, int chunk, const char* message, int64_t rows) except -1 nogil:
+        cdef Py_ssize_t nbytes = self._length(chunk) * self.numbers.itemsize
+        if self.coding != FULL:
+            nbytes = self._length(chunk) * sizeof(uint16_t)
+        self.activity.push((self.place + 1) % self.n_places, nbytes)
+        return self.right.put(number, message, nbytes, rows, self._sequence(number))
 
     cdef int64_t _await(self, int number) except -1 nogil:
         """Wait for a message; the rows behind it."""

@@ -32,6 +32,12 @@ cpdef enum Ending:
     FULL_TABLE      # no room for another row
     MOVED           # the other one of a shard and its mirror is to be asked
 
+cpdef enum Coding:
+    # How the whole vectors of a push and of its answer cross a wire.
+    FULL            # as they are
+    NARROW          # as bfloat16
+    CHANGES         # likewise, but of the parameters only what has changed since the last answer
+
 cdef enum:
     NOTES = 8       # doubles that go along with a message
 
@@ -47,6 +53,8 @@ cdef struct Request:
     int64_t based       # in async: updates that the gradient's parameters are known to hold
     int64_t epoch
     double rate
+    int64_t coding      # of PUSH: a `Coding`
+    int64_t last        # whether this is the last push of an epoch, behind which nothing is carried
     double notes[NOTES]
     # Fields of a caller.
     int64_t part

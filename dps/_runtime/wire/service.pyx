@@ -10,7 +10,7 @@ its request is complete, half a gradient in the slot, which has not ARRIVED; lat
 as if the rank lived, and its answer finds no reader. Of a caller: nothing, or a write that is
 whole. Of the shard: a closed connection, on which the next or present request is an error at once.
 """
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint16_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
@@ -18,8 +18,8 @@ from dps._kernels.buffer cimport Buffer
 from dps._runtime.shared.activity cimport EPOCH, WIDTH
 from dps._runtime.channel.mapped cimport MappedChannel
 from dps._runtime.wire.message cimport (
-    ACCOUNT, Answer, BROADCAST, CALL, FILL, MEAN, PULL, PULL_KEYS, PUSH, PUSH_KEYS, RAISED, RAN,
-    READ, Request, RING
+    ACCOUNT, Answer, BROADCAST, CALL, CHANGES, FILL, FULL, MEAN, NARROW, PULL, PULL_KEYS, PUSH,
+    PUSH_KEYS, RAISED, RAN, READ, Request, RING
 )
 from dps._runtime.tensors.part cimport TensorPart
 from dps._runtime.wire.wire cimport Wire
@@ -61,6 +61,8 @@ cdef class Service:
     cdef Buffer results
     cdef Buffer keys              # that have come last
     cdef Buffer sparse            # keys and values of an answer, side by side
+    cdef Buffer known             # parameters that the rank has, where it is sent their changes
+    cdef bint knows
 
     def __init__(
         self, Wire wire, respond, MappedChannel channel=None, parts=(), int64_t entry=-1
@@ -69,6 +71,7 @@ cdef class Service:
         cdef Py_ssize_t itemsize
         self.channel, self.wire, self.respond, self.entry = channel, wire, respond, entry
         self.keys, self.sparse, self.values, self.results = Buffer(), Buffer(), Buffer(), Buffer()
+        self.known, self.knows = Buffer(), False
         self.request, self.answer = &self.own_request, &self.own_answer
         if channel is not None:
             self.request, self.answer = &channel.request, &channel.answer
@@ -144,8 +147,34 @@ cdef class Service:
             if status == RAN and self.request.op == PUSH_KEYS and self.channel.mean.n_parts:
                 self._reply_by_keys()
             else:
-                self._reply(self.channel.payload.result)
+                self._reply(self._coded() if status == RAN else NULL)
         return False
+
+    cdef const char* _coded(self) except? NULL nogil:
+        """The payload of an answer as the rank wants it.
+
+        The first and the last answer of an epoch have all bits, so that an epoch that begins with
+        a checkpoint is the same.
+        """
+        cdef const char* result = self.channel.payload.result
+        cdef Py_ssize_t size = self.channel.size
+        if self.request.op == PULL:  # to wherever the rank wants them
+            self.knows = False
+        if self.request.op != PUSH or self.request.coding != CHANGES:
+            return result
+        if self.answer.nbytes != self.slot_size:
+            return result
+        if not self.knows or self.request.last:
+            self.knows = not self.request.last
+            if self.knows:
+                memcpy(self.known.fit(self.slot_size), result, self.slot_size)
+            return result
+        self.answer.nbytes = size * sizeof(uint16_t)
+        self.results.fit(self.answer.nbytes)
+        self.channel.numbers.narrow_change(
+            <uint16_t*> self.results.at, result, self.known.at, size
+        )
+        return self.results.at
 
     cdef int _serve_part(self) except -1 nogil:
         """Read or write a part, once all that it takes has come."""
@@ -230,6 +259,16 @@ cdef class Service:
                 self._refuse()
             left = self.channel.picks.n * self.channel.key_bytes if request.op == PUSH_KEYS else 0
             self.wire.receive(self.channel.values.fit(left), left)
+        elif request.op == PUSH and request.coding != FULL:
+            if left != self.channel.size * <int64_t> sizeof(uint16_t):
+                self._refuse()
+            if not (request.coding == CHANGES or request.coding == NARROW and self.channel.rounds):
+                self._refuse()
+            self.channel.reserve(False, self.slot_size)
+            self.wire.receive(self.values.fit(left), left)
+            self.channel.numbers.widen(
+                self.slot, <uint16_t*> self.values.at, self.channel.size
+            )
         elif left == self.slot_size and request.op in (PUSH, MEAN, BROADCAST):
             self.channel.reserve(False, left)
             self.wire.receive(self.slot, left)

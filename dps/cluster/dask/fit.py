@@ -28,6 +28,7 @@ from dps.cluster.dask.calls import (
     is_retired,
     shared_memory,
 )
+from dps.cluster.dask.loading import scattered
 from dps.cluster.dask.partitions import PlacedData
 from dps.cluster.dask.remains import remains_of
 from dps.cluster.dask.replicas import ReplicaTasks, call_with, own_of, run_replica_task
@@ -37,7 +38,7 @@ from dps.cluster.dask.wish import Wish
 from dps.cluster.dask.work import Call, FitWork
 from dps.cluster.options import Options
 from dps.data.collections.partitions import Counted, Partition
-from dps.data.collections.sealed import identity, sealed
+from dps.data.collections.sealed import sealed
 from dps.data.exchange import RandomSplit
 from dps.data.keep.disk import forget_files
 from dps.errors import ClusterError, ServerLostError, VersionError, WorkerLostError
@@ -285,17 +286,16 @@ class DaskCluster(Cluster):
     ) -> ReplicaTasks:
         """Start a task a replica, strictly on its worker.
 
-        A task has its replica's own fields. The common part goes along if it is short. Else one
-        task holds it, and each worker fetches it once.
+        A task has its replica's own fields. The common part goes along if it is short. Else it is
+        sent to one worker, from which each other worker fetches it once.
         """
         data, work, name = self._data, self._work, self._work.name()
         moved = data.cut_out([piece for spec in specs for piece in spec.pieces if piece.moved])
         first, places = specs[0], {spec.rank: spec.worker for spec in specs}
         common: Any = sealed(partial(run_replica_task, function, first, server, self.watched))
         held: list[Future] = []
-        if len(specs) > 1 and len(common.contents) > _COMMON_BYTES:
-            keep = partial(identity, common)
-            held = work.start([Call(f"dps-common-{name}", first.worker, keep)])
+        if len(common.contents) > _COMMON_BYTES:
+            held = scattered(work.client, [common], first.worker, self._timeout, work.check)
             common = held[0]
         calls = [
             Call(

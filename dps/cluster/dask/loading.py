@@ -58,13 +58,20 @@ def send(
         None if value is None else cut(value, rows.rows) for value in (part.X, part.y, part.weight)
     ]
     there = [value for value in values if value is not None]
-    sent = client._scatter(there, workers=[worker], hash=False)
+    made = scattered(client, there, worker, timeout, check)
+    return Partition(*made, *([None] * (len(values) - len(made)))), made
+
+
+def scattered(
+    client: Client, values: Sequence[Any], worker: str, timeout: float, check: Callable[[], None]
+) -> list[Future]:
+    """Send values to a worker; no task of the scheduler has them."""
+    sent = client._scatter(list(values), workers=[worker], hash=False)
     try:
-        made = list(watched(client, sent, "sending data to a worker", timeout, check))
+        return list(watched(client, sent, "sending data to a worker", timeout, check))
     except KeyError:  # the scheduler no longer knows the worker
         check()
         raise
-    return Partition(*made, *([None] * (len(values) - len(made)))), made
 
 
 def homes_of(

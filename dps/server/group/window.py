@@ -157,6 +157,7 @@ class WindowSpec:
     # then; 0: all of them.
     quorum: int = 0
     gathers: bool = False  # whether gradients are summed in `total` before they are applied
+    rounds: bool = False  # whether means are rounded to bfloat16, which `total` has then
     reported: int = 16  # doubles of a rank's report of an epoch
 
     @property
@@ -208,6 +209,7 @@ class WindowSpec:
             "history": ((self.history, RECORD_WIDTH + self.n_ranks), "float64"),
             "interims": ((2, 1 + self.n_ranks, INTERIM_WIDTH), "float64"),
             "total": ((size,), dtype),
+            "left_over": ((size * self.rounds,), dtype),
             "ring": ((rounds, self.ring), dtype),
             "ring_rows": ((rounds,), "int64"),
             "key_counts": ((self.n_slots, keyed * len(self.active)), "int64"),
@@ -251,6 +253,7 @@ class Window(Regions):
         order; behind these, as many that have come late.
     total: (n,) array, a mean over ranks: of gradients where parameters are not held, and of what
         ranks bring to L-BFGS; or what rank 0 has broadcast.
+    left_over: (n,) array, what rounding the last mean has left over, where means are rounded.
     ring: (2 (members - 1), spec.ring) array.
     ring_rows: (2 (members - 1),) int64 array, a place for each message of a step that goes round,
         and the rows behind it.
@@ -281,6 +284,7 @@ class Window(Regions):
     activity: NDArray[np.int64]
     slots: NDArray[np.floating]
     total: NDArray[np.floating]
+    left_over: NDArray[np.floating]
     ring: NDArray[np.floating]
     ring_rows: NDArray[np.int64]
     keys: NDArray[np.int64]

@@ -196,6 +196,7 @@ class Launch:
                 ring=-(-layout.size // members) if job.mode.uses_ring and members > 1 else 0,
                 quorum=job.mode.quorum(len(plan.ranks)),
                 gathers=job.mode.gathers,
+                rounds=job.mode.narrow and not (holds or job.mode.uses_ring),
                 reported=INTERIM_WIDTH if shard else self._reported(),
             )
             initial = Initial.of(where.take(shard, params), where.take(shard, state))
@@ -328,7 +329,7 @@ def _exchanged(
     itemsize = job.model.dtype.itemsize
     whole = float(job.model.layout.size * itemsize)
     if rates is None:
-        return whole
+        return whole * 2 / itemsize if job.mode.narrow and job.full_batch is None else whole
     rows = max(rank.rows / max(1, rank.steps) for rank in plan.ranks)
     rows *= max(map(len, hosts), default=1)
     keys = rows * summary.elements / summary.total
