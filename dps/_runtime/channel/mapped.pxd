@@ -57,8 +57,6 @@ cdef class MappedChannel(ShardChannel):
     cdef Ring ring
     cdef Scratch scratch
     cdef char* total
-    cdef char* left_over        # by rounding the last mean
-    cdef bint rounds            # whether means are rounded
     cdef double[:, :, ::1] notes    # (2, n_ranks, NOTES) of the window
     cdef BoundUpdate update
     cdef Payload payload
@@ -85,7 +83,7 @@ cdef class MappedChannel(ShardChannel):
     cdef double divisor(self) noexcept nogil
     cdef int use(self, Py_ssize_t first, Py_ssize_t last) except -1 nogil
     cdef bint _to_total(self, Py_ssize_t first, Py_ssize_t last) noexcept nogil
-    cdef bint _is_rounded(self) noexcept nogil
+    cdef bint takes(self, int64_t coding) noexcept nogil
     cdef int done(self) except -1 nogil
     cdef int await_done(self) except -1 nogil
     cdef bint reduce(self, const int64_t* rows, int n_slots) except -1 nogil

@@ -18,9 +18,7 @@ work (`Watch`). The step is half done then, and only the snapshot of the last cl
 
 MEAN is an exchange whose mean goes to TOTAL, where it stays until every rank has arrived with what
 comes next. Its notes have two sets of places: a rank writes the notes of k + 2 only after
-DONE at k + 1, and a rank arrives there only once it has read the notes of k. The mean of a PUSH
-goes to TOTAL likewise where ranks hold the parameters. If it is rounded, LEFT_OVER has the errors:
-who sums a slice adds them, and writes those of this mean, before it is DONE.
+DONE at k + 1, and a rank arrives there only once it has read the notes of k.
 
 BROADCAST: a rank that arrives says that it has read what stood there before. Rank 0 waits for all
 arrivals, writes TOTAL and then the window's DONE. A crash of rank 0 in between leaves the others
@@ -30,7 +28,7 @@ By keys a slot has keys and their values (`KeySlots`): each rank merges what fal
 as it sums its slice of whole vectors. `KeyedParams` reads and updates the parameters.
 """
 from libc.stdint cimport int64_t, uint16_t
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy
 
 import numpy as np
 
@@ -39,7 +37,7 @@ from dps._runtime.shared.activity cimport PUSH as PUSHING, Activity
 from dps._runtime.channel.base cimport ShardChannel
 from dps._runtime.channel.key_slots cimport KeySlots
 from dps._runtime.wire.message cimport (
-    BAD_GRADIENT, BAD_UPDATE, BROADCAST, FULL, MEAN, NARROW, NOTES, PULL, PULL_KEYS, PUSH,
+    BAD_GRADIENT, BAD_UPDATE, BROADCAST, CHANGES, FULL, MEAN, NOTES, PULL, PULL_KEYS, PUSH,
     PUSH_KEYS, RAN, STOPPED
 )
 from dps._runtime.shared.words cimport (
@@ -87,7 +85,6 @@ cdef class MappedChannel(ShardChannel):
         self.slots.at = self.keep(window.slots)
         self.slots.stride = window.slots.shape[1]
         self.total = self.keep(window.total)
-        self.left_over, self.rounds = self.keep(window.left_over), window.spec.rounds
         self.notes = window.notes
         self.slice.start, self.slice.stop = window.slice(rank)
         self.one_applies = load(&self.words, W_ONE_APPLIES) != 0
@@ -175,13 +172,6 @@ cdef class MappedChannel(ShardChannel):
         """
         if self.by_keys():
             return self.answer_with(NULL, 0)
-        if self._is_rounded():
-            if taken is NULL:
-                return self.answer_with(part, self.size * sizeof(uint16_t))
-            self.numbers.widen(
-                taken + self.first * self.numbers.itemsize, <const uint16_t*> part, self.size
-            )
-            return RAN
         if taken is NULL:
             return self.answer_with(part, self.size * self.numbers.itemsize)
         self._place(part, taken)
@@ -387,20 +377,12 @@ cdef class MappedChannel(ShardChannel):
 
     cdef bint _to_total(self, Py_ssize_t first, Py_ssize_t last) noexcept nogil:
         cdef Py_ssize_t itemsize = self.numbers.itemsize
-        cdef char* left_over = self.left_over + first * itemsize
-        if not self._is_rounded():
-            memcpy(self.total + first * itemsize, self.scratch.at, (last - first) * itemsize)
-            return True
-        self.numbers.narrow(
-            <uint16_t*> self.total + first, self.scratch.at, left_over, last - first
-        )
-        if self.request.last:
-            memset(left_over, 0, (last - first) * itemsize)
+        memcpy(self.total + first * itemsize, self.scratch.at, (last - first) * itemsize)
         return True
 
-    cdef bint _is_rounded(self) noexcept nogil:
-        """True if the mean of this exchange lies in TOTAL as bfloat16."""
-        return self.rounds and self.request.op == PUSH and self.request.coding == NARROW
+    cdef bint takes(self, int64_t coding) noexcept nogil:
+        """True if the mode knows a `Coding`: here the answer to a push has parameters."""
+        return coding == FULL or coding == CHANGES
 
     cdef int pull(self, char* taken) except -1 nogil:
         """Take the parameters; at keys no rank writes them before this rank's next push."""

@@ -9,7 +9,10 @@ from dps._runtime.updates cimport BoundUpdate
 
 
 cdef class AllReduceChannel(MappedChannel):
-    """Nothing of its own."""
+    cdef char* left_over            # by rounding the last mean
+    cdef bint rounds                # whether there is such an array
+
+    cdef bint _is_rounded(self) noexcept nogil
 
 
 cdef class AllReduceStep(Step):

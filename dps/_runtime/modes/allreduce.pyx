@@ -4,18 +4,19 @@ The shards lend slots and hold no parameters. The mean is the one that sync appl
 same lines (mapped.pyx), but it goes to TOTAL, and each rank applies all of it to its own copy:
 all ranks hold the same bits, and they are those of sync.
 
-Where vectors cross to other hosts as bfloat16, the mean is rounded once, for all ranks; what
-rounding leaves over is added to the next mean.
+Where vectors cross to other hosts as bfloat16, the mean is rounded once, for all ranks. LEFT_OVER
+has what rounding has left over: the rank that sums a slice adds it to the mean, and writes that of
+this mean, before it is DONE.
 """
-from libc.stdint cimport int64_t
-from libc.string cimport memcpy
+from libc.stdint cimport int64_t, uint16_t
+from libc.string cimport memcpy, memset
 
 import numpy as np
 
 from dps._kernels.buffer cimport Buffer
 from dps._runtime.channel.base cimport ShardChannel, Sparse
 from dps._runtime.channel.mapped cimport MappedChannel
-from dps._runtime.wire.message cimport BAD_UPDATE, PUSH_KEYS, RAN, Request
+from dps._runtime.wire.message cimport BAD_UPDATE, FULL, NARROW, PUSH, PUSH_KEYS, RAN, Request
 from dps._runtime.keyed cimport KeyedParams
 from dps._runtime.step cimport Step
 
@@ -24,6 +25,39 @@ from dps._runtime.updates import bind
 
 cdef class AllReduceChannel(MappedChannel):
     """A rank's channel to a shard that lends slots."""
+
+    def __init__(self, window, rank, shard, first, slow_wait, tick, activity):
+        MappedChannel.__init__(self, window, rank, shard, first, slow_wait, tick, activity)
+        self.left_over, self.rounds = self.keep(window.left_over), window.spec.rounds
+
+    cdef bint takes(self, int64_t coding) noexcept nogil:
+        return coding == FULL or (coding == NARROW and self.rounds)
+
+    cdef bint _is_rounded(self) noexcept nogil:
+        """True if the mean of this exchange lies in TOTAL as bfloat16."""
+        return self.rounds and self.request.op == PUSH and self.request.coding == NARROW
+
+    cdef bint _to_total(self, Py_ssize_t first, Py_ssize_t last) noexcept nogil:
+        cdef Py_ssize_t itemsize = self.numbers.itemsize
+        cdef char* left_over = self.left_over + first * itemsize
+        if not self._is_rounded():
+            return MappedChannel._to_total(self, first, last)
+        self.numbers.narrow(
+            <uint16_t*> self.total + first, self.scratch.at, left_over, last - first
+        )
+        if self.request.last:
+            memset(left_over, 0, (last - first) * itemsize)
+        return True
+
+    cdef int give(self, const char* part, char* taken) noexcept nogil:
+        if not self._is_rounded():
+            return MappedChannel.give(self, part, taken)
+        if taken is NULL:
+            return self.answer_with(part, self.size * sizeof(uint16_t))
+        self.numbers.widen(
+            taken + self.first * self.numbers.itemsize, <const uint16_t*> part, self.size
+        )
+        return RAN
 
     cdef int use_keys(self, Py_ssize_t n) except -1 nogil:
         self.key_slots.lay_out(self.slice.place, self.slice.start, n, self.total)

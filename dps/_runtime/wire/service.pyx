@@ -18,8 +18,8 @@ from dps._kernels.buffer cimport Buffer
 from dps._runtime.shared.activity cimport EPOCH, WIDTH
 from dps._runtime.channel.mapped cimport MappedChannel
 from dps._runtime.wire.message cimport (
-    ACCOUNT, Answer, BROADCAST, CALL, CHANGES, FILL, FULL, MEAN, NARROW, PULL, PULL_KEYS, PUSH,
-    PUSH_KEYS, RAISED, RAN, READ, Request, RING
+    ACCOUNT, Answer, BROADCAST, CALL, CHANGES, FILL, FULL, MEAN, PULL, PULL_KEYS, PUSH, PUSH_KEYS,
+    RAISED, RAN, READ, Request, RING
 )
 from dps._runtime.tensors.part cimport TensorPart
 from dps._runtime.wire.wire cimport Wire
@@ -262,7 +262,7 @@ cdef class Service:
         elif request.op == PUSH and request.coding != FULL:
             if left != self.channel.size * <int64_t> sizeof(uint16_t):
                 self._refuse()
-            if not (request.coding == CHANGES or request.coding == NARROW and self.channel.rounds):
+            if not self.channel.takes(request.coding):
                 self._refuse()
             self.channel.reserve(False, self.slot_size)
             self.wire.receive(self.values.fit(left), left)
