@@ -6,9 +6,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
+import cgroups
 import numpy as np
 import pytest
 from joblib import Parallel, delayed
@@ -57,21 +57,10 @@ def test_quotas_of_cgroups(
 @pytest.fixture
 def one_core() -> Iterator[Path]:
     """A real cgroup with a quota of one core."""
-    for root, content in (
-        ("/sys/fs/cgroup/cpu", {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "100000"}),
-        ("/sys/fs/cgroup", {"cpu.max": "100000 100000"}),
-    ):
-        group = Path(root, f"dps-test-{os.getpid()}")
-        with suppress(OSError):
-            group.mkdir()
-            try:
-                for name, value in content.items():
-                    (group / name).write_text(value)
-                yield group
-            finally:
-                group.rmdir()
-            return
-    pytest.skip("no cgroup can be made here")
+    with cgroups.one_core() as group:
+        if group is None:
+            pytest.skip("no cgroup can be made here")
+        yield group
 
 
 @pytest.mark.skipif(usable_cores() == 1, reason="there is one core")
