@@ -1,6 +1,6 @@
 """Configuration dataclasses: their fields by name, and checks of these.
 
-Owns the sentence of scikit-learn's parameter errors. It must not know what the parameters mean.
+Owns the sentence of scikit-learn's parameter errors.
 """
 
 from collections.abc import Mapping

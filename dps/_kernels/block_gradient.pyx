@@ -1,7 +1,7 @@
 """Gradients whose rows wait until a block of them is full, wherever these lie.
 
 Products of matrices are as fast as their blocks are long. Owns the targets and weights of the rows
-that wait, and how raw outputs are asked for. It must not know the model, batches, ranks or modes.
+that wait, and how raw outputs are asked for.
 """
 from cython cimport floating
 from libc.stdint cimport int64_t, uint64_t, uintptr_t

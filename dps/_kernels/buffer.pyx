@@ -1,7 +1,4 @@
-"""Memory that grows: for what is as long as a batch makes it.
-
-Owns one piece of memory; it must not know what lies there.
-"""
+"""Memory that grows: for what is as long as a batch makes it."""
 from libc.stdlib cimport free, realloc
 
 

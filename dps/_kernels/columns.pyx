@@ -1,6 +1,6 @@
 """The columns that occur in CSR rows, numbered anew.
 
-Owns two passes over the indices. It must not know when that is worth it.
+Owns two passes over the indices.
 """
 import numpy as np
 

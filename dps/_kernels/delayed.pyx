@@ -1,7 +1,7 @@
 """Delay compensation: what a gradient would about be where the parameters are now.
 
 Owns one formula, that of DC-ASGD (Zheng et al. 2017): the gradient's square stands for the diagonal
-of the Hessian. It must not know who pulled what, or when.
+of the Hessian.
 """
 from cython cimport floating
 

@@ -2,7 +2,7 @@
 
 Of parameters that have gone from ``old`` to ``new`` over some rows it is ``rows * (old - new)``, so
 that the sum over ranks over the sum of rows is the outer gradient; of a vector of the optimizer's
-state it is a multiple of it. It must not know who takes part.
+state it is a multiple of it.
 """
 from cython cimport floating
 

@@ -1,8 +1,8 @@
 """Columns of a data frame, as numbers and codes, to CSR rows in one pass.
 
 Owns the order of stored values in a row, which is that of the pieces added, and the mixing of
-hashes for interactions. It must not know data frames, categories or names. Rows are worked off in
-blocks: codes are looked up column by column, then a block's rows are put together in cache.
+hashes for interactions. Rows are worked off in blocks: codes are looked up column by column, then a
+block's rows are put together in cache.
 """
 from cython cimport floating
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint64_t, uintptr_t

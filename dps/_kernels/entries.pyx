@@ -1,8 +1,8 @@
 """From rows of a batch to the entries of a factorization machine: places in a table, and values.
 
 A column is a row of the table. A number has a row for each of its knots and two entries, of the
-knots around it, which share a one. With knots 0, 10 and 30 in rows 5, 6 and 7 a number of 25 is
-1/4 at row 6 and 3/4 at row 7, one of 40 is 1 at row 7. It must not know the model.
+knots around it, which share a one. With knots 0, 10 and 30 in rows 5, 6 and 7 a number of 25 is 1/4
+at row 6 and 3/4 at row 7, one of 40 is 1 at row 7.
 """
 from cython cimport floating
 from libc.math cimport sqrt

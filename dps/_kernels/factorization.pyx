@@ -1,9 +1,8 @@
 """The gradient of factorization machines, with or without layers above the factors.
 
-Owns the way from entries (``entries.pyx``) through the model and back. It must not know batches,
-ranks or modes. A row of the table is a weight for each output, then the factors; those of a number
-are piecewise linear in it. With z = sum of x w over the entries and s = sum of x v ("Factorization
-Machines", Rendle, 2010): ::
+Owns the way from entries (``entries.pyx``) through the model and back. A row of the table is a
+weight for each output, then the factors; those of a number are piecewise linear in it. With z = sum
+of x w over the entries and s = sum of x v ("Factorization Machines", Rendle, 2010): ::
 
     raw_o = z_o + 1/2 sum_f p_of (s_f^2 - sum of (x v_f)^2)
 

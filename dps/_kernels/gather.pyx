@@ -1,7 +1,7 @@
 """Rows of columns of any numeric dtype as a contiguous block of one floating dtype.
 
-Owns the conversion of a data frame's columns batch by batch. It must not know data frames, missing
-values or batches. Columns may have any stride, be read-only and be unaligned.
+Owns the conversion of a data frame's columns batch by batch. Columns may have any stride, be
+read-only and be unaligned.
 """
 from cython cimport floating
 from libc.stdint cimport (

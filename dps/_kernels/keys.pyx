@@ -2,8 +2,7 @@
 
 Owns the list of the keys of a batch, a hash table that is as large as the batch makes it, and the
 form of a sparse gradient in a slot: keys and values side by side, those of the first rank's slice
-first. The sums are taken in rank order, and so have the bits of those over dense slots. It must not
-know optimizers, or who waits for whom.
+first. The sums are taken in rank order, and so have the bits of those over dense slots.
 """
 from cython cimport floating
 from libc.stdint cimport int32_t, int64_t, uint32_t

@@ -1,10 +1,9 @@
 """Dense layers on a block of rows, forward and back, by products of matrices.
 
 Owns what lies between the first layer's product, which its caller makes of inputs of any form, and
-the last layer's outputs. It must not know what goes in, losses, or batches. Layers are
-``gain * inputs @ weights + bias_gain * bias`` (the neural tangent parametrisation), so that one
-learning rate serves all of them. What is dropped is drawn by a hash of a key and of the place in
-the batch: no division of a batch into blocks changes it.
+the last layer's outputs. Layers are ``gain * inputs @ weights + bias_gain * bias`` (the neural
+tangent parametrisation), so that one learning rate serves all of them. What is dropped is drawn by
+a hash of a key and of the place in the batch: no division of a batch into blocks changes it.
 """
 from cython cimport floating
 from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t

@@ -4,8 +4,7 @@ A coordinate remembers the update up to which it is up to date (``since``), by i
 life of the parameters; its reader brings it up to the present one first, by `follow`. At the
 end of an epoch all are flushed, so that nothing outside of an epoch sees anything lazy.
 
-A key stands for one coordinate or for a row of ``width``, whose updates are counted together. It
-must not know shards, modes or batches.
+A key stands for one coordinate or for a row of ``width``, whose updates are counted together.
 """
 from cython cimport floating
 from libc.math cimport frexp

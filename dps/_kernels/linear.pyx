@@ -1,8 +1,8 @@
 """Forward and backward products of linear models on dense and CSR rows, without copying rows.
 
 Owns the order of the additions: partial sums and row blocks of fixed sizes, so that the bits depend
-neither on the SIMD registers nor on where a row lies in memory. It must not know losses or layouts.
-Row i of a batch is row ``order[i]`` of the values, or row i where there is no order.
+neither on the SIMD registers nor on where a row lies in memory. Row i of a batch is row
+``order[i]`` of the values, or row i where there is no order.
 """
 from cython cimport floating
 from libc.stdint cimport int64_t

@@ -3,9 +3,9 @@
 Owns how many rows a block has, from the widths alone, so that the bits do not depend on the
 machine: dense ones as many as stay in the first cache, CSR ones in the second. Rows that come next
 are asked for meanwhile. Dense ones are asked for evenly, half of them by the forward and half by
-the backward product: else the memory is idle during one of these and limits the other. With AVX2
-it is done otherwise where dense rows are wide or shuffled, or CSR rows lie in order, see
-dense_template.h and sparse.h. It must not know batches, ranks or modes.
+the backward product: else the memory is idle during one of these and limits the other. With AVX2 it
+is done otherwise where dense rows are wide or shuffled, or CSR rows lie in order, see
+dense_template.h and sparse.h.
 """
 from cython cimport floating
 from libc.stdint cimport int64_t, uintptr_t

@@ -1,9 +1,8 @@
 """Weighted sums of losses and their derivatives with respect to the raw model output.
 
 Owns the formula of each loss for one element; a single loop serves them all, and the compiler makes
-a copy of it for each. It must not know models, classes' names or optimizers. A loss is added by a
-name, a formula and a line in `evaluate`.
-Elements are computed in the arrays' own type and losses are summed in double.
+a copy of it for each. A loss is added by a name, a formula and a line in `evaluate`. Elements are
+computed in the arrays' own type and losses are summed in double.
 """
 from cython cimport floating
 from libc.math cimport log, logf

@@ -1,7 +1,6 @@
 """Weighted sums of the columns of some rows, of their squares and products, about a centre.
 
-Owns how the spread of features is measured, in double whatever the rows' type. It must not know
-which rows those are, or what the spread is for.
+Owns how the spread of features is measured, in double whatever the rows' type.
 """
 from cython cimport floating
 from libc.stdint cimport int64_t

@@ -1,11 +1,10 @@
 """Element-wise optimizer updates with their proximal step, in place, on flat vectors.
 
-Owns the arithmetic of one update; its loops are in updates_template.h. It must not know shards,
-modes or who holds the vectors.
-All arithmetic is IEEE and in the arrays' own type, element by element: a vector that is updated in
-slices, or with other SIMD registers, ends with the same bits. The proximal step of an element with
-step size s is ``p = soft(p, s * l1) / (1 + s * l2)``; without penalties the bare update runs.
-An optimizer is added by its element there and a name here.
+Owns the arithmetic of one update; its loops are in updates_template.h. All arithmetic is IEEE and
+in the arrays' own type, element by element: a vector that is updated in slices, or with other SIMD
+registers, ends with the same bits. The proximal step of an element with step size s is ``p =
+soft(p, s * l1) / (1 + s * l2)``; without penalties the bare update runs. An optimizer is added by
+its element there and a name here.
 """
 from cython cimport floating
 from libc.stdint cimport int64_t

@@ -2,7 +2,7 @@
 
 Owns how a key becomes an order: Fisher and Yates with numbers of SplitMix64 (Steele, Lea and Flood,
 2014), brought into range without bias by multiplication (Lemire, 2019). NumPy's takes five times as
-long, which is a good part of an epoch of a linear model. It must not know what is shuffled.
+long, which is a good part of an epoch of a linear model.
 """
 from libc.stdint cimport int64_t, uint64_t
 

@@ -1,7 +1,7 @@
 """Sums over gradient slots in rank order, and copies that notice what is not finite.
 
-Owns the order of the additions, on which equal bits of all ranks rest. It must not know where the
-slots lie, or who waits for whom. Arithmetic is IEEE and in the arrays' own type.
+Owns the order of the additions, on which equal bits of all ranks rest. Arithmetic is IEEE and in
+the arrays' own type.
 """
 from cython cimport floating
 from libc.stdint cimport int64_t

@@ -1,8 +1,7 @@
 """Rows of a block with their targets and weights, and what a model computes on them.
 
-Owns the form in which data reaches native loops, and what sparse rows touch. It must not know which
-model that is, nor batches, ranks or modes. A batch is rows ``order[start : start + m]`` of a
-block, or rows ``start .. start + m`` where there is no order.
+Owns the form in which data reaches native loops, and what sparse rows touch. A batch is rows
+``order[start : start + m]`` of a block, or rows ``start .. start + m`` where there is no order.
 """
 from cython cimport floating
 from libc.stdint cimport int64_t, uint64_t, uintptr_t

@@ -4,7 +4,7 @@ Owns where the row of an id lies, what a new one holds, how often an id must be 
 one, and how rows that no batch touches are given up. A row's place tells nothing: it is found by
 its id (collisionless), and what a new one holds follows from seed and id alone, so that the table
 does not depend on who made it, or on how many shards and ranks there are. The rows are a hash table
-themselves, with linear probing inside of a region. It must not know ranks, modes or batches.
+themselves, with linear probing inside of a region.
 
 Protocol. An entry of ``ids`` goes from FREE or LEFT to MAKING - id, by the thread that wins it; the
 row is written; then the entry becomes id + 1. Who wants that id waits for it; others pass by. No

@@ -1,7 +1,6 @@
 """The functions of one type of number, for code that moves vectors without looking into them.
 
-Owns nothing but the choice between float32 and float64, which is made once. It must not know what
-the vectors are.
+Owns nothing but the choice between float32 and float64, which is made once.
 """
 from cython cimport floating
 from libc.stdint cimport int64_t

@@ -3,7 +3,7 @@
 A key is brought up to date when it is read or updated (``_kernels/lazy.pyx``), all keys at the end
 of an epoch. An id that has no row in the table reads as the row that it would have, and gets it
 with its first gradient: where ranks wait for each other from the rank that has charge of its slice,
-else from the first rank that comes. It must not know slots, ranks or modes.
+else from the first rank that comes.
 """
 from libc.stdint cimport int64_t, uintptr_t
 from libc.string cimport memcpy

@@ -1,8 +1,7 @@
 """The loop of a replica: next batch, gradient, push, wait, pull.
 
 Owns how a batch is taken from several blocks at once. It is entered once a group of blocks; the
-interpreter is held only where a wait is longer than a second, or where what is called needs it. It
-must not know models, modes or Dask.
+interpreter is held only where a wait is longer than a second, or where what is called needs it.
 """
 from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport calloc, free

@@ -1,7 +1,6 @@
 """Users' Python code, as the loops call it: a model's gradient.
 
-Owns how rows reach a model in Python, and how what it raises reaches the interpreter again. It must
-not know ranks or modes.
+Owns how rows reach a model in Python, and how what it raises reaches the interpreter again.
 """
 from libc.math cimport NAN
 from libc.stdint cimport int64_t, uint64_t, uintptr_t

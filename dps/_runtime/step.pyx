@@ -2,8 +2,8 @@
 
 Owns the order in which a rank asks its shards: it begins at all of them, so that all messages are
 on their way at once, and then takes what comes of it, shard by shard. Any mixture of channels will
-do, mapped and far, for whole vectors or by keys. It must not know models, data or Dask. What a mode
-does otherwise is in synchronous.pyx, allreduce.pyx and asynchronous.pyx.
+do, mapped and far, for whole vectors or by keys. What a mode does otherwise is in synchronous.pyx,
+allreduce.pyx and asynchronous.pyx.
 
 Steps and collectives of ranks are numbered together (``sequence``), the same on all ranks where
 these wait for each other.

@@ -1,7 +1,6 @@
 """An optimizer with its penalty, as steps apply it: a kernel, or what a user wrote in Python.
 
-Owns how runs of equally penalised coordinates are laid over a part of a vector. It must not know
-whose vector that is, or when it is updated.
+Owns how runs of equally penalised coordinates are laid over a part of a vector.
 """
 from cpython.buffer cimport PyBuffer_FillInfo
 from cython cimport floating

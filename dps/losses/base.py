@@ -1,6 +1,6 @@
 """The interface of a loss: targets, a weighted sum, derivatives and probabilities.
 
-It must not know models, data containers or classes' labels: classes come as codes 0..C-1.
+Classes come as codes 0 to C - 1.
 """
 
 from abc import ABC

@@ -1,7 +1,7 @@
 """The raw outputs that are best for all rows alike, and what they lose.
 
 Losses are measured by them: a tolerance that is a share of the loss of the best constant means the
-same for rare events, and for every unit of y. It must not know models or data.
+same for rare events, and for every unit of y.
 """
 
 from __future__ import annotations

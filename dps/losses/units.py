@@ -1,7 +1,7 @@
 """Units in which targets of a regression vary by about one, whatever those of y are.
 
-Gradients, penalties and tolerances of steps in these units do not depend on the units or the
-offset of y. Which units these are follows from the kernel of a loss. It must not know models.
+Gradients, penalties and tolerances of steps in these units do not depend on the units or the offset
+of y. Which units these are follows from the kernel of a loss.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Arrays of rows that are no vectors, or of the same rows, out of the matrix that stands for them.
-
-It must not know containers: who does puts them side by side.
-"""
+"""Arrays that are more than vectors, out of the matrix of rows that stands for them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The interface of a model, and the two forms in which a batch of rows reaches it.
-
-It must not know ranks, clients, modes or optimizers.
-"""
+"""The interface of a model, and the two forms in which a batch of rows reaches it."""
 
 from dataclasses import dataclass
 from typing import Any, Protocol

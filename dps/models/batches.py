@@ -1,6 +1,6 @@
 """Batches as models in Python have them: rows of one matrix, by themselves, and their targets.
 
-Owns how rows that lie anywhere in blocks become arrays. It must not know what a model computes.
+Owns how rows that lie anywhere in blocks become arrays.
 """
 
 from collections.abc import Sequence

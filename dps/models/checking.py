@@ -1,7 +1,4 @@
-"""A check of a user's model on a few rows.
-
-It must not know estimators or replicas: a model that passes here does what these will ask of it.
-"""
+"""A check of a user's model on a few rows."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,4 @@
-"""Columns by name, out of the rows that stand for them: numbers, codes of categories, counts.
-
-It must not know dataframes or encoders: who does says where each column lies.
-"""
+"""Columns by name, out of the rows that stand for them: numbers, codes of categories, counts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

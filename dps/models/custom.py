@@ -1,7 +1,6 @@
 """A model that a user has written, as everything in dps sees models.
 
-Owns the friendlier form: tensors by name, batches as arrays. It must not know optimizers, modes or
-ranks, or who wrote the model.
+Owns the friendlier form: tensors by name, batches as arrays.
 """
 
 from collections.abc import Mapping

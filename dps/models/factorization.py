@@ -1,7 +1,4 @@
-"""Factorization machines on rows of categories and numbers, with or without layers above them.
-
-It must not know optimizers, penalties' strengths, ranks or modes.
-"""
+"""Factorization machines on rows of categories and numbers, with or without layers above them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Names, shapes and penalties of the tensors inside a flat vector of parameters.
-
-It must not know what a model computes, or where the vector lies.
-"""
+"""Names, shapes and penalties of the tensors inside a flat vector of parameters."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Linear models of one or several outputs on dense and CSR rows.
-
-It must not know optimizers, penalties' strengths, ranks or modes.
-"""
+"""Linear models of one or several outputs on dense and CSR rows."""
 
 from copy import copy
 from typing import Any, ClassVar, Self

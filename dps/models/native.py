@@ -1,7 +1,4 @@
-"""The common part of models whose gradient is a kernel.
-
-It must not know which model that is, nor optimizers, ranks or modes.
-"""
+"""The common part of models whose gradient is a kernel."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Multilayer networks on rows of numbers and plain columns.
-
-It must not know optimizers, penalties' strengths, ranks or modes.
-"""
+"""Multilayer networks on rows of numbers and plain columns."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The rule that chooses a mode from figures of a fit's first steps.
-
-It must not know how figures are taken, or what a fit is.
-"""
+"""The rule that chooses a mode from figures of a fit's first steps."""
 
 from __future__ import annotations
 

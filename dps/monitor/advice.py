@@ -1,6 +1,6 @@
 """Rules for advice, from the time of the replicas.
 
-Pure functions of seconds and rows. It must not know estimators, clusters, or who shows advice.
+Pure functions of seconds and rows.
 """
 
 from __future__ import annotations

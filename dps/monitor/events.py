@@ -1,10 +1,8 @@
 """The events of a fit in Dask's topic ``dps``, field by field.
 
-Owns the schema, its version, and how staleness falls into buckets. It must not know who sends
-events (``monitor/shard``, ``training``) or who shows them, and imports nothing that they do
-not need: every floor may use it. An event is a flat dict of numbers, texts, lists and None that
-msgpack takes, so that reading it needs no dps. Fields are added without a new version; one that
-changes its meaning or goes makes a new one.
+Owns the schema, its version, and how staleness falls into buckets. An event is a flat dict of
+numbers, texts, lists and None that msgpack takes, so that reading it needs no dps. Fields are added
+without a new version; one that changes its meaning or goes makes a new one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Figures and events in words, as pages and reports show them.
 
-Pure functions of an event or a number. It must not know where the words are shown.
+Pure functions of an event or a number.
 """
 
 from __future__ import annotations

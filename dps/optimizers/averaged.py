@@ -1,4 +1,4 @@
-"""The running mean of another optimizer's parameters. It must not know which optimizer that is."""
+"""The running mean of another optimizer's parameters."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The interface of an optimizer: configuration that travels, and updates of state it does not own.
+"""The interface of an optimizer: configuration that travels, and element-wise updates.
 
-It must not know shards, modes or layouts: parameters, gradients and state are flat vectors, and
-every update is element-wise, so that a slice of a vector is updated as the whole would be.
+Parameters, gradients and state are flat vectors that others own. A slice of a vector is updated as
+the whole would be.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Learning rates as functions of the epochs done, so that batch size and mode do not change them.
-
-They must not know optimizers, steps or rows.
-"""
+"""Learning rates as functions of the epochs done, whatever the batch size and the mode."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass

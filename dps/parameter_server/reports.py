@@ -1,4 +1,4 @@
-"""Reports of a server, combined from its shards. It must not know how they are asked."""
+"""Reports of a server, combined from its shards."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The parameter server, as users have it: named tensors and tables, from wherever they are.
 
-How it is made, found, watched, saved and ended. Reads and writes are in ``tensors.py``. It must not
-know how a part is reached, or how rows are written there.
+How it is made, found, watched, saved and ended. Reads and writes are in ``tensors.py``.
 """
 
 from __future__ import annotations

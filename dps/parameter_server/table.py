@@ -1,4 +1,4 @@
-"""A table of embeddings, as users ask for one. It must not know where its rows are."""
+"""A table of embeddings, as users ask for one."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Whole tensors: what a server begins with, put on its shards, and what shards have, put together.
-
-It must not know how a shard is reached, or files.
-"""
+"""Whole tensors: initial values for the shards, and values of all shards put together."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Losses of PyTorch, row by row: what a criterion makes of a module's outputs and targets.
-
-It must not know modules, optimizers or replicas.
-"""
+"""Losses of PyTorch, row by row: what a criterion makes of a module's outputs and targets."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A PyTorch module and a criterion, as everything in dps sees models.
-
-It must not know optimizers, modes or ranks.
-"""
+"""A PyTorch module and a criterion, as everything in dps sees models."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """The position of a fit, from which its next generation or a later process continues.
 
 A fit goes on at the end of an epoch, so that each row of a closed epoch counts once; or within the
-next one, where its ranks have the same rows as before. It must not know who lost what, or where a
-position is kept.
+next one, where its ranks have the same rows as before.
 """
 
 from __future__ import annotations

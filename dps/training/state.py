@@ -1,6 +1,6 @@
 """The state of training, from which all that continues starts.
 
-`partial_fit`, `warm_start` and saved estimators use it. It must not know how a fit runs.
+`partial_fit`, `warm_start` and saved estimators use it.
 """
 
 from __future__ import annotations

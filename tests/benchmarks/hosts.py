@@ -268,9 +268,11 @@ def shards(place: Place, chosen: argparse.Namespace) -> None:
     )  # fmt: skip
 
 
-def _shards(client: Client, n_hosts: int, size: int, chosen: argparse.Namespace) -> Iterator[float]:
-    """Print the steps by shards; for each mode the default's time over the least."""
-    times = max(4, min(chosen.shard_steps, chosen.shard_steps * LITTLE_SENT // (size * n_hosts)))
+def exchanging(
+    client: Client, n_hosts: int, size: int, steps: int
+) -> Callable[[str, int | str], ModelRegressor]:
+    """Fits of a model that computes nothing, in a mode and with so many shards."""
+    times = max(4, min(steps, steps * LITTLE_SENT // (size * n_hosts)))
     data = put(drawn, client, n_hosts * times, 1)
 
     def fitted(mode: str, n_shards: int | str) -> ModelRegressor:
@@ -282,6 +284,12 @@ def _shards(client: Client, n_hosts: int, size: int, chosen: argparse.Namespace)
         with dask.config.set({"dps.rebalance": False, "dps.n_shards": n_shards}):
             return model.fit(*data)
 
+    return fitted
+
+
+def _shards(client: Client, n_hosts: int, size: int, chosen: argparse.Namespace) -> Iterator[float]:
+    """Print the steps by shards; for each mode the default's time over the least."""
+    fitted = exchanging(client, n_hosts, size, chosen.shard_steps)
     default = len(fitted("sync", "auto").plan_.shards)
     numbers = sorted({default, *(number for number in (1, 2, 4, 8) if number <= n_hosts)})
     medians = take_turns(

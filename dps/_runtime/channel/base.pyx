@@ -1,9 +1,8 @@
 """A rank's channel to one shard: what a step does there, in mapped memory or over a wire.
 
 A step has two halves. ``begin`` hands over what the rank gives, ``finish`` waits and takes what
-comes of it; between them a rank begins at its other shards. The same two halves run at the shard
-on behalf of a rank that is far (service.pyx), where what is given lies in the rank's slot already.
-It must not know models, data, or that there are other shards.
+comes of it; between them a rank begins at its other shards. The same two halves run at the shard on
+behalf of a rank that is far (service.pyx), where what is given lies in the rank's slot already.
 
     mapped.pyx      in mapped memory: the order in which words are written
     host_sum.pyx    sums of the ranks of a host, before one of them sends

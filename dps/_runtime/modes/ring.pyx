@@ -3,10 +3,10 @@
 The vector is cut into as many chunks as there are members, N. Chunk c begins at member c, and each
 member adds its own part to what comes from the left, so that member c - 1 has the sum
 ``((g_c + g_c+1) + ...) + g_c-1``, divides it by the rows of all, and sends it round once more.
-Where messages are bfloat16, each sum is rounded before it is sent, and the mean once; a member adds
-what rounding has left over of a chunk to the same chunk in its next step.
 That is 2 (N - 1) messages of a chunk, whatever N is. All members hold the same bits; for N > 2 they
-are others than those of the direct way, which sums in the order of members.
+are others than those of the direct way, which sums in the order of members. As bfloat16, each sum
+is rounded before it is sent, and the mean once; a member adds what rounding has left over of a
+chunk to the same chunk in its next step.
 
 Protocol. Each member has a window of its own, beside it. A message is put into the right
 neighbour's window, in memory or by the thread there that serves this member: values and rows into

@@ -1,7 +1,6 @@
 """A rank's account of what it does: counters in windows, and the clock that fills them.
 
-Owns the words of a rank's row in a window and how time is shared out between them. It must not
-know who reads them, or what a window is but for the row.
+Owns the words of a rank's row in a window and how time is shared out between them.
 
 A rank has a row in the window of each shard, on lines of its own. Who writes a word is said below;
 each has one writer at a time, and a reader may see one word newer than another.

@@ -1,7 +1,6 @@
 """Parts of named tensors and tables at a shard, and how callers read and write them.
 
-Owns the order of reads and writes of one part. It must not know whose server it is, how many shards
-there are, or Dask.
+Owns the order of reads and writes of one part.
 
 Protocol. Only the process of the shard writes, but for READS: a caller hands its values over,
 whole, and a thread there writes them. So a caller that dies, at whatever point, leaves a write that

@@ -1,6 +1,6 @@
 """Messages between a shard and its ranks or callers: one request, and one answer.
 
-Owns their form, and a caller's side of it. It must not know what a shard does with them.
+Owns their form, and a caller's side of it.
 """
 from libc.stdint cimport int64_t
 from libc.string cimport memset

@@ -3,7 +3,7 @@
 Owns what crosses the wire and where it is put: of a rank a gradient into its slot, an answer from
 where it lies; of a caller keys and values, whole, before a part is touched. What a step does is the
 channel's, which is the same class as that of a rank that has mapped the window; what a read or
-write does is the part's. It must not know modes or Dask.
+write does is the part's.
 
 A request and its answer, in turn, until the wire is closed. What a crash leaves: of a rank, before
 its request is complete, half a gradient in the slot, which has not ARRIVED; later the step goes on

@@ -1,7 +1,7 @@
 """Bytes between a rank and a shard: a native socket, or any object in Python.
 
-Owns how bytes are sent and awaited. It must not know what they mean. One thread uses a wire at a
-time; another may shut its socket down, which ends what the first one waits for.
+Owns how bytes are sent and awaited. One thread uses a wire at a time; another may shut its socket
+down, which ends what the first one waits for.
 
 A waiting thread looks around about once a second: ``look()`` raises where waiting makes no sense
 any more. ``lost(what)`` makes the exception of a connection that has failed. A wire that has raised

@@ -1,6 +1,6 @@
 """Choose a penalty by cross-validation with as few fits as possible.
 
-It must not know estimators or data: a function returns the losses of held-out rows.
+A function returns the losses of held-out rows.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """From the counters in a shard's window to what its events say.
 
-Knows windows and the schema of events. It must not know Dask, nor who asks, or when. Counters
-are read while ranks write them: one may be newer than another, none is half written.
+Knows windows and the schema of events. Counters are read while ranks write them: one may be newer
+than another, none is half written.
 """
 
 from __future__ import annotations

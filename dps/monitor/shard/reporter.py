@@ -1,8 +1,7 @@
 """Says a few times a second what the counters of one shard's window say.
 
-Owns when events are sent, and by which clock: the event loop of the worker that has the shard. It
-must not know how counters are kept (``_runtime/shared/activity``), what they mean (``counters``)
-or which replica is slow (``stragglers``). Ranks never wait for it, and know nothing of it.
+Owns when events are sent, and by which clock: the event loop of the worker that has the shard.
+Ranks never wait for it, and know nothing of it.
 """
 
 from __future__ import annotations

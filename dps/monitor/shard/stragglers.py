@@ -1,6 +1,6 @@
 """The rule that finds slow replicas from their counts.
 
-Pure: told moments, it says what has changed. It must not know windows, workers or events.
+Pure: told moments, it says what has changed.
 
 A replica is slow by its **rate**, rows a second of all its time but waiting, where that is below
 half of the median of the others', over the last seconds and at least `STEPS` steps of each. One

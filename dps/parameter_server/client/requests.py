@@ -1,7 +1,4 @@
-"""Requests to a server's tensors: which part has which rows, and what went wrong, in words.
-
-It must not know how a part is reached, or how rows are written there.
-"""
+"""Requests to a server's tensors: which part has which rows, and what went wrong, in words."""
 
 from __future__ import annotations
 

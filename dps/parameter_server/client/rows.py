@@ -1,7 +1,4 @@
-"""The rows of a tensor that a call means, and the parts that have them.
-
-It must not know how parts are reached.
-"""
+"""The rows of a tensor that a call means, and the parts that have them."""
 
 from __future__ import annotations
 

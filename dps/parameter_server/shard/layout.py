@@ -1,8 +1,7 @@
 """The layout of a server of named tensors: which rows lie on which shard.
 
 A tensor's part at a shard is a store of its own, so that each has its own version and optimizer
-state. It is a run of whole rows, of the first axis; of a table, the ids that hash there. Pure
-description, which travels: it must not know callers, wires or Dask.
+state. It is a run of whole rows, of the first axis; of a table, the ids that hash there.
 """
 
 from __future__ import annotations

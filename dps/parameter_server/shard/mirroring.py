@@ -2,7 +2,7 @@
 
 Writes of elements go on natively, while the part is held (``tensors/mirror.pyx``). Here is the
 rest: how a mirror comes to hold what the shard holds, parts that are made later, and calls that
-change something. It must not know how a mirror is reached.
+change something.
 """
 
 from __future__ import annotations

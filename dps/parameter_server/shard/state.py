@@ -2,7 +2,7 @@
 
 Reads and writes of elements are native (``_runtime/tensors/part.pyx``). Here is the rest: a user's
 function on a part, what goes into files and comes from them, counts, and a mirror's side of being
-one. It must not know how callers reach it.
+one.
 """
 
 from __future__ import annotations

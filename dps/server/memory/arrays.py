@@ -1,7 +1,7 @@
 """Named arrays in one piece of memory: private, or in a file that other processes map.
 
-Owns where each array lies, and how a process knows that what it has mapped is what it expects:
-by a random token, and a digest of what both sides lay out. It must not know what the arrays mean.
+Owns where each array lies, and how a process knows that what it has mapped is what it expects: by a
+random token, and a digest of what both sides lay out.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The shard of each id of a table, and the rows of a shard.
-
-It must not know models, ranks or modes.
-"""
+"""The shard of each id of a table, and the rows of a shard."""
 
 from __future__ import annotations
 

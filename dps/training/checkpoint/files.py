@@ -2,8 +2,7 @@
 
 ``000007-<run>/`` has the files of shards (``part-...``) and the manifest of
 `dps.files.directories`, which is written last: without it there is no checkpoint. Files say nothing
-of replicas, and of shards only which elements each had, so that any number of them may go on. It
-must not know who writes when.
+of replicas, and of shards only which elements each had, so that any number of them may go on.
 """
 
 from __future__ import annotations

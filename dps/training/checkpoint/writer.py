@@ -2,7 +2,7 @@
 
 Shards write their own files, in threads of their processes. Who watches the fit asks them now and
 then; once all have written, a thread here writes the manifest and removes older checkpoints. What
-goes wrong is a warning, once: a checkpoint never fails a fit. How that is watched it must not know.
+goes wrong is a warning, once: a checkpoint never fails a fit.
 
 Order: files of shards, each beside its place, flushed, renamed; then the manifest likewise; then
 older checkpoints go. A crash at any point leaves the ones before.

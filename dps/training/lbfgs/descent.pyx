@@ -2,7 +2,7 @@
 
 Owns what is minimised, the mean loss and its penalty, and when nothing is gained any more: rank 0's
 `Search` decides. A loss with kinks is minimised with these rounded, ever less (Nesterov, 2005),
-until what is proven of the rounding is little. It must not know modes, or where rows come from.
+until what is proven of the rounding is little.
 """
 from cython cimport floating
 from libc.math cimport INFINITY

@@ -1,8 +1,7 @@
 """Curvature pairs of a quasi-Newton search: steps, and by how much they have changed the gradient.
 
-Owns the two loops of L-BFGS (Nocedal and Wright, 2006, algorithm 7.4). It must not know where the
-gradients come from, or how far the search goes in a direction. All in double; a sum has the same
-bits on every processor.
+Owns the two loops of L-BFGS (Nocedal and Wright, 2006, algorithm 7.4). All in double; a sum has the
+same bits on every processor.
 """
 from libc.math cimport sqrt
 

@@ -1,7 +1,7 @@
 """A native pass over rows: the sums of losses and gradients at one point.
 
 Owns where the gradient is added up: in the model's type over so many rows as keep it exact enough,
-in double beyond. It must not know what the rows are of, or who waits for the sums.
+in double beyond.
 """
 from cython cimport floating
 from libc.stdint cimport int64_t, uintptr_t

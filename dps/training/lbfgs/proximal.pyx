@@ -2,8 +2,7 @@
 
 The model is L-BFGS's own in compact form (Byrd, Nocedal and Schnabel, 1994). It is nearly
 minimised: by coordinate descent, which ends at exact zeros (Scheinberg and Tang, 2016), then by
-conjugate gradients among what is not zero. It must not know where gradients come from, or how far
-the search goes. All in double.
+conjugate gradients among what is not zero. All in double.
 """
 from libc.math cimport copysign, sqrt
 from libc.stdint cimport uintptr_t

@@ -1,7 +1,7 @@
 """L-BFGS for a convex function that its caller evaluates, and an L1 norm.
 
-It is given a value and a gradient and says where it wants the next ones. It must not know of what
-function, nor of data or ranks. All in double; every point has the same bits on every processor.
+It is given a value and a gradient and says where it wants the next ones. All in double; every point
+has the same bits on every processor.
 """
 from libc.math cimport INFINITY
 from libc.stdint cimport uintptr_t

@@ -1,6 +1,6 @@
 """A rank's live part in a fit: what it steps through, and how epochs end.
 
-It knows links and the interface of modes. It must not know models, data, or which mode it serves.
+It knows links and the interface of modes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Loss and score of the rows that a rank holds out: at parameters that it has, or by keys.
-
-It must not know modes, or when an epoch ends.
-"""
+"""Loss and score of the rows that a rank holds out: at parameters that it has, or by keys."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Events of a fit from the client: that it started, closed epochs, and how it ended.
 
-Makes events (``monitor/events.py``) of jobs, plans and records. It must not know where they go.
+Makes events (``monitor/events.py``) of jobs, plans and records.
 """
 
 from __future__ import annotations
