@@ -1,9 +1,10 @@
 """Figures of the pages, from fits on this machine, as SVG.
 
-    python docs/pictures/make_figures.py [recovery] [losses] [scaling]
+    python docs/pictures/make_figures.py [recovery] [losses] [scaling] [many_hosts]
 
 recovery: rows a second of two replicas, one of which is killed. losses: training loss by mode.
-scaling: the table of hosts in docs/inside/performance.md. Needs matplotlib and two cores.
+scaling: the table of hosts in docs/inside/performance.md. many_hosts: the tables of speed-ups in
+docs/inside/scaling.md. Needs matplotlib and two cores.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from matplotlib import pyplot as plt
 
 HERE = Path(__file__).resolve().parent
 PERFORMANCE = HERE.parent / "inside" / "performance.md"
+SCALING = HERE.parent / "inside" / "scaling.md"
 _ROWS = 400_000
 
 
@@ -127,6 +129,26 @@ def scaling(client: Client | None) -> None:
     keep(figure, "scaling")
 
 
+def many_hosts(client: Client | None) -> None:
+    """Speed-ups of a thousand hosts, from the page's tables."""
+    figure, axes = plt.subplots(1, 3, figsize=(9, 3.2), sharey=True)
+    tables = re.findall(r"^\*\*(.+?)\*\*.*?\n\n((?:\|.*\n)+)", SCALING.read_text(), re.MULTILINE)
+    for axis, (name, table) in zip(axes, tables, strict=True):
+        header, _, *rows = table.splitlines()
+        counts = [int(n.replace(",", "")) for n in re.findall(r"([\d,]+) hosts", header)]
+        axis.plot(counts, counts, color="0.8")
+        for row in rows:
+            way = row.split("|")[1].strip()
+            ups = [float(up) for up in re.findall(r"\(([\d.e+]+)\)", row)]
+            axis.plot(counts[: len(ups)], ups, marker="o", label=way)
+        axis.set(title=name, xlabel="hosts", xscale="log", yscale="log")
+    axes[0].set(ylabel="times one host")
+    handles, labels = axes[1].get_legend_handles_labels()
+    figure.legend(handles, labels, frameon=False, loc="upper center", ncols=len(labels))
+    figure.subplots_adjust(top=0.78)
+    keep(figure, "many_hosts")
+
+
 def keep(figure: Any, name: str) -> None:
     """Write a figure, with nothing in it that differs from run to run but its curves."""
     figure.tight_layout()
@@ -135,7 +157,7 @@ def keep(figure: Any, name: str) -> None:
 
 
 FIGURES: dict[str, Callable[[Any], None]] = {
-    "recovery": recovery, "losses": losses, "scaling": scaling,
+    "recovery": recovery, "losses": losses, "scaling": scaling, "many_hosts": many_hosts,
 }  # fmt: skip
 
 
@@ -143,8 +165,8 @@ def main() -> None:
     """Make the figures that are named, or all."""
     mpl.rcParams |= {"svg.hashsalt": "dps", "svg.fonttype": "none"}
     for name in sys.argv[1:] or FIGURES:
-        if name == "scaling":
-            scaling(None)
+        if name in ("scaling", "many_hosts"):
+            FIGURES[name](None)
             continue
         with (
             LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,

@@ -86,7 +86,7 @@ class Costs:
     """Seconds."""
 
     message: float  # of a core, to send or to receive one
-    wake: float  # from the arrival of a message to the thread that takes it
+    wake: float  # of a core, until a thread that sleeps goes on
     byte: float  # of a core, at either end
     add: float  # of an element of a rank's gradient
     update: float  # of a parameter
@@ -142,6 +142,10 @@ class Hosts:
         """When a host has sent or taken a message."""
         return self.core(host, self.costs.message + self.costs.byte * nbytes)
 
+    def woken(self, host: int) -> float:
+        """When a thread goes on that has slept."""
+        return self.core(host, self.costs.wake)
+
     def carried(self, start: int, stop: int, nbytes: float) -> Process:
         """A message that a host has handed over, until the other one has taken it."""
         clock, network = self.clock, self.network
@@ -150,7 +154,7 @@ class Hosts:
         yield clock.now + network.latency
         if network.bandwidth:
             yield clock.use(self._in[stop], nbytes / network.bandwidth)
-        yield clock.now + self.costs.wake
+        yield self.woken(stop)
         yield self.handled(stop, nbytes)
 
     def seconds(self, steps: int) -> float:
@@ -182,6 +186,7 @@ class Exchange:
         for shard in range(self.shards):
             if shard == place:
                 yield self.done[shard]
+                yield hosts.woken(host)
             else:
                 yield answers[shard]
 
@@ -191,6 +196,7 @@ class Exchange:
         yield from hosts.carried(own, other, self.part)
         self._arrives(shard)
         yield self.done[shard]
+        yield hosts.woken(other)
         yield hosts.handled(other, self.part)
         yield from hosts.carried(other, own, self.part)
         answer.count()
