@@ -133,6 +133,7 @@ def many_hosts(client: Client | None) -> None:
     """Speed-ups of a thousand hosts, from the page's tables."""
     figure, axes = plt.subplots(1, 3, figsize=(9, 3.2), sharey=True)
     tables = re.findall(r"^\*\*(.+?)\*\*.*?\n\n((?:\|.*\n)+)", SCALING.read_text(), re.MULTILINE)
+    colors: dict[str, str] = {}
     for axis, (name, table) in zip(axes, tables, strict=True):
         header, _, *rows = table.splitlines()
         counts = [int(n.replace(",", "")) for n in re.findall(r"([\d,]+) hosts", header)]
@@ -140,12 +141,12 @@ def many_hosts(client: Client | None) -> None:
         for row in rows:
             way = row.split("|")[1].strip()
             ups = [float(up) for up in re.findall(r"\(([\d.e+]+)\)", row)]
-            axis.plot(counts[: len(ups)], ups, marker="o", label=way)
+            color = colors.setdefault(way, f"C{len(colors)}")
+            axis.plot(counts[: len(ups)], ups, marker="o", label=way, color=color)
         axis.set(title=name, xlabel="hosts", xscale="log", yscale="log")
     axes[0].set(ylabel="times one host")
     handles, labels = axes[1].get_legend_handles_labels()
-    figure.legend(handles, labels, frameon=False, loc="upper center", ncols=len(labels))
-    figure.subplots_adjust(top=0.78)
+    axes[2].legend(handles, labels, frameon=False, loc="lower right", fontsize="small")
     keep(figure, "many_hosts")
 
 

@@ -47,8 +47,8 @@ class AllReduce(PausingMode):
     algorithm : {"direct", "ring"}, default="direct"
         With "direct" each host sends every shard its part of the gradient. With "ring" it sends to
         its right neighbour only, in 2 (N - 1) messages a step for N hosts. Both move the same
-        bytes. A ring has fewer active connections and N - 1 times the latency: use it with many
-        hosts and large models. Sparse steps and L-BFGS are direct.
+        bytes. A ring has fewer active connections and N - 1 times the latency. Sparse steps and
+        L-BFGS are direct.
     period : int, default=1
         Steps between two reductions. The last step of an epoch ends with one too. More than 1
         excludes L-BFGS.

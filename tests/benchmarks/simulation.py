@@ -5,7 +5,7 @@
 Processes are generators: each yields the time at which it goes on, or an `Event`. A core or a cable
 serves requests one after the other. The steps are those of `dps/_runtime`: ranks send to each shard
 and take its answers; a shard works once all have arrived; ring, racks, async and local steps
-likewise. The costs of messages, bytes, wake-ups and arithmetic are found on two hosts, which are
+likewise. The costs of messages, bytes and arithmetic are found on two hosts, which are
 network namespaces of this machine (`hosts.py`), and compared with 2, 4 and 8 of them, which share
 its cores. Then up to a thousand hosts have cores and a network of their own.
 """
@@ -85,8 +85,7 @@ class Clock:
 class Costs:
     """Seconds."""
 
-    message: float  # of a core, to send or to receive one
-    wake: float  # of a core, until a thread that sleeps goes on
+    message: float  # of a core, to send one, or to wake the thread that takes it
     byte: float  # of a core, at either end
     add: float  # of an element of a rank's gradient
     update: float  # of a parameter
@@ -144,7 +143,7 @@ class Hosts:
 
     def woken(self, host: int) -> float:
         """When a thread goes on that has slept."""
-        return self.core(host, self.costs.wake)
+        return self.core(host, self.costs.message)
 
     def carried(self, start: int, stop: int, nbytes: float) -> Process:
         """A message that a host has handed over, until the other one has taken it."""
@@ -154,7 +153,6 @@ class Hosts:
         yield clock.now + network.latency
         if network.bandwidth:
             yield clock.use(self._in[stop], nbytes / network.bandwidth)
-        yield self.woken(stop)
         yield self.handled(stop, nbytes)
 
     def seconds(self, steps: int) -> float:
@@ -408,7 +406,7 @@ def costs_of(found: Found, alone: Mapping[int, float], cores: float) -> Costs:
             for key, (seconds, shards) in few.items()
         ]
 
-    start = np.log([1e-5, 1e-5, 3e-10, 2e-10, 5e-10])
+    start = np.log([1e-5, 3e-10, 2e-10, 5e-10])
     return Costs(*np.exp(least_squares(wrong, start, diff_step=1e-2).x).tolist())
 
 

@@ -289,16 +289,16 @@ def test_simulation() -> None:
 
 def test_simulated_steps_take_what_their_messages_do() -> None:
     network, model = Network(8, cores=1, bandwidth=0, latency=1.0), Model(10, compute=100.0)
-    nothing = Costs(message=0, wake=0, byte=0, add=0, update=0)
+    nothing = Costs(message=0, byte=0, add=0, update=0)
     assert simulation.sync(nothing, network, model, 3, 1) == 102  # there and back
     assert simulation.sync(nothing, network, model, 3, 8) == 102
     assert simulation.asynchronous(nothing, replace(network, cores=2), model, 3, 1) == 102
     assert simulation.ring(nothing, network, model, 3, 1) == 100 + 2 * 7
     assert simulation.racks(nothing, network, model, 3, 1) == 104
     assert simulation.local(nothing, network, model, 3, 1) == 100 + 2 / 16
-    # The host of the shard takes 7 messages, and sends 7 answers; the others send and take one.
+    # The host of the shard takes 7 messages, wakes 8 threads, and sends 7 answers.
     messages = replace(nothing, message=1.0)
-    assert simulation.sync(messages, network, model, 1, 1) == 100 + 1 + 1 + 7 + 7 + 1 + 1
+    assert simulation.sync(messages, network, model, 1, 1) == 100 + 1 + 1 + 7 + 8 + 7 + 1 + 1
     cables = replace(network, bandwidth=20.0)  # bytes a second: a vector takes 2 s
     assert simulation.sync(nothing, cables, model, 1, 1) == 100 + 2 + 1 + 7 * 2 + 7 * 2 + 1 + 2
 
