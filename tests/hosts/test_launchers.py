@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -30,6 +31,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::ResourceWarn
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
+#: For a shell: launchers do not quote it.
+PYTHON = shlex.quote(sys.executable)
 #: Where Debian has daemons.
 PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
 
@@ -125,7 +128,7 @@ def test_a_cluster_over_ssh(ssh: dict[str, Any], monkeypatch: pytest.MonkeyPatch
         connect_options=ssh,
         worker_options={"nthreads": 1},
         scheduler_options={"port": 0, "dashboard_address": ":0"},
-        remote_python=sys.executable,
+        remote_python=PYTHON,
     )
     with cluster, Client(cluster) as client:
         client.wait_for_workers(2, timeout=60)
@@ -208,7 +211,7 @@ def test_a_cluster_of_slurm_jobs(
         walltime="00:30:00",
         local_directory=str(tmp_path),
         log_directory=str(tmp_path),
-        python=sys.executable,
+        python=PYTHON,
         interface="lo",
         scheduler_options={"dashboard_address": ":0"},
     )
@@ -236,9 +239,7 @@ def test_workers_in_containers_with_little_shared_memory_and_a_quota(tmp_path: P
     ):
         if group is None:
             pytest.skip("no cgroup can be made here")
-        script = CONTAINED.format(
-            group=group, python=sys.executable, scheduler=cluster.scheduler_address
-        )
+        script = CONTAINED.format(group=group, python=PYTHON, scheduler=cluster.scheduler_address)
         start = "unshare", "--mount", "sh", "-ec", script
 
         def n_workers() -> int:
