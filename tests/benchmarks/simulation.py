@@ -3,7 +3,7 @@
     python tests/benchmarks/simulation.py [--repeat K] [--quick]
 
 Processes are generators: each yields the time at which it goes on, or an `Event`. A core or a cable
-serves requests one after the other. The steps are those of `dps/_runtime`: ranks send to each shard
+serves requests one after the other. Steps go as in `dps/_runtime`: ranks send to each shard
 and take its answers; a shard works once all have arrived; ring, racks, async and local steps
 likewise. The costs of messages, bytes and arithmetic are found on two hosts, which are
 network namespaces of this machine (`hosts.py`), and compared with 2, 4 and 8 of them, which share
@@ -104,7 +104,7 @@ class Network:
 
 @dataclass(frozen=True)
 class Model:
-    """What is trained."""
+    """A model and its step."""
 
     size: int  # parameters
     compute: float  # seconds of a core, a step of a rank
@@ -410,7 +410,7 @@ def costs_of(found: Found, alone: Mapping[int, float], cores: float) -> Costs:
     return Costs(*np.exp(least_squares(wrong, start, diff_step=1e-2).x).tolist())
 
 
-#: What is simulated on many hosts: 1,024 rows of 100 features, a network, and a table.
+#: Models for many hosts: steps of 1,024 rows of 100 features, a network, and a table.
 MODELS = {
     "100 features": Model(100, 5e-5),
     "10 million parameters": Model(10_000_000, 6e-2),

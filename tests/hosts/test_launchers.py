@@ -277,7 +277,7 @@ def check_fields(value: Any, kind: str, where: str) -> None:
         assert set(value) <= set(names), where
         for name, each in value.items():
             check_fields(each, model.openapi_types[names[name]], f"{where}.{name}")
-        model(**{names[name]: each for name, each in value.items()})  # what is required is there
+        model(**{names[name]: each for name, each in value.items()})  # it refuses missing fields
     else:
         assert kind == "object", f"{where}: {kind}"
 

@@ -57,7 +57,7 @@ def test_rounding_is_that_of_another_library() -> None:
     bits = np.random.default_rng(0).integers(0, 1 << 32, 200_000, dtype=np.uint32)
     halves = np.arange(0, 1 << 32, 1 << 16, dtype=np.uint64) + 0x8000  # between two neighbours
     x = np.concatenate([bits, halves.astype(np.uint32)]).view(np.float32)
-    x = x[np.abs(x) <= LARGEST]  # without what is not a number
+    x = x[np.abs(x) <= LARGEST]  # neither NaN nor infinite
     np.testing.assert_array_equal(narrow(x), x.astype(bfloat16).view(np.uint16))
 
 

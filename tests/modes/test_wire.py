@@ -54,6 +54,15 @@ class Carried:
         return sent
 
 
+def summed(given: list[np.ndarray], step: int) -> np.ndarray:
+    """The sum over ranks that have rows, in their order; rank 0 always has."""
+    total = given[0].copy()
+    for rank in range(1, len(given)):
+        if rows(rank, step):
+            total += given[rank]
+    return total
+
+
 def steps_of(channel: Channel, rank: int, epochs: int = EPOCHS) -> list[np.ndarray]:
     """The parameters behind each step."""
     behind = []
@@ -91,10 +100,7 @@ def test_sync_sums_rounded_gradients_and_sends_changes(far: tuple[int, ...], dty
             given = [gradient(rank, step, at[rank]) for rank in range(3)]
             for rank in far:
                 given[rank] = carried[rank](given[rank], last)
-            total = given[0].copy()
-            for rank in (1, 2):
-                if rows(rank, step):
-                    total += given[rank]
+            total = summed(given, step)
             held.push_pull(total, sum(rows(rank, step) for rank in range(3)), 0.0)
             for rank in range(3):
                 whole = first or last or rank not in far
@@ -108,7 +114,7 @@ def test_sync_sums_rounded_gradients_and_sends_changes(far: tuple[int, ...], dty
 def test_all_ranks_of_an_allreduce_have_the_rounded_mean(far: Any, n_shards: int) -> None:
     places = [(rank, shard) for rank in far for shard in range(n_shards)]
     found, _ = run(DIRECT, n_shards=n_shards, far=places)
-    carried, mean_of, step_of = [Carried() for _ in range(3)], Carried(), np.zeros(SIZE)
+    carried, mean_of = [Carried() for _ in range(3)], Carried()
     with Group(AllReduce(), 1, SIZE, optimizer=Momentum(), rate=RATE) as exact:
         held = exact.channels[0]
         held.pull()
@@ -117,13 +123,9 @@ def test_all_ranks_of_an_allreduce_have_the_rounded_mean(far: Any, n_shards: int
             given = [gradient(rank, step, held.params) for rank in range(3)]
             for rank in far:
                 given[rank] = carried[rank](given[rank], last)
-            total = given[0].copy()
-            for rank in (1, 2):
-                if rows(rank, step):
-                    total += given[rank]
+            total = summed(given, step)
             count = sum(rows(rank, step) for rank in range(3))
-            step_of = mean_of(total / count, last)
-            held.push_pull(step_of, 1, 0.0)
+            held.push_pull(mean_of(total / count, last), 1, 0.0)
             for rank in range(3):
                 np.testing.assert_array_equal(found[rank][step], held.params)
 
