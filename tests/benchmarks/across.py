@@ -43,7 +43,7 @@ class Member:
         for stream in self._streams:
             stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._torch: Any = None
-        self._models: dict[int, Callable[[int], None]] = {}
+        self._models: dict[tuple[int, ...], Callable[[int], None]] = {}
 
     def together(self) -> None:
         """Wait for all; rank 0 answers once all are there."""
@@ -85,21 +85,25 @@ class Member:
         for _ in range(times):
             torch.distributed.all_reduce(vector)
 
-    def ddp(self, steps: int, features: int, batch: int) -> None:
-        """Steps of a linear model by SGD, with those settings of DDP that save copies and messages.
+    def ddp(self, steps: int, features: int, batch: int, *units: int) -> None:
+        """Steps of layers of such units by SGD, with those settings of DDP that save copies.
 
-        The gradient is one bucket of which parameters' gradients are views, and the graph is
-        known not to change.
+        Gradients are views of the buckets, and the graph is known not to change.
         """
         torch = self._start_torch()
-        if features not in self._models:
+        if (name := (features, *units)) not in self._models:
             generator = torch.Generator().manual_seed(self.rank)
             rows = 64 * batch
             X = torch.randn(rows, features, generator=generator)
             y = (X[:, :3].sum(dim=1) > 0).float()
+            layers, width = [], features
+            for size in units:
+                layers += [torch.nn.Linear(width, size), torch.nn.ReLU()]
+                width = size
             model = torch.nn.parallel.DistributedDataParallel(
-                torch.nn.Linear(features, 1), gradient_as_bucket_view=True, static_graph=True
-            )
+                torch.nn.Sequential(*layers, torch.nn.Linear(width, 1)),
+                gradient_as_bucket_view=True, static_graph=True,
+            )  # fmt: skip
             loss = torch.nn.BCEWithLogitsLoss()
             optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
 
@@ -110,8 +114,8 @@ class Member:
                     loss(model(X[start : start + batch])[:, 0], y[start : start + batch]).backward()
                     optimizer.step()
 
-            self._models[features] = train
-        self._models[features](steps)
+            self._models[name] = train
+        self._models[name](steps)
 
 
 def main() -> None:

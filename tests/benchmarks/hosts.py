@@ -12,7 +12,8 @@ steps: 100 dense features, 1,024 rows a replica and step, by SGD, on 2, 4 and 8 
 host with as many workers; DDP over gloo with as many ranks, and messages of as many bytes there and
 back by plain TCP. shards: steps of a model that computes nothing, by its parameters, hosts and
 shards; the default beside the best number. large: a row a replica and step of a million features,
-so that the exchange is what takes time; gloo's all-reduce of as many float32. wire: bytes of a step
+so that the exchange is what takes time; gloo's all-reduce of as many float32. layers: a network of
+ten million parameters beside DDP, also with cables of 1 Gbit/s (`tc`). wire: bytes of a step
 with two workers a host, beside one gradient and one answer a host; what a fit takes besides steps
 is left out by taking a short one from a long one. quality: networks at defaults on the two data
 sets of `network.py`, by what crosses the wire. sparse: steps by keys on rows of the flights.
@@ -40,7 +41,7 @@ from distributed.security import Security
 
 import network
 from dense import FEATURES, make
-from dps import AllReduce, LinearClassifier, ModelRegressor, Sync
+from dps import AllReduce, LinearClassifier, MLPClassifier, ModelRegressor, Sync
 from dps.modes import Mode
 from dps.modes.base import WIRES
 from flights import DATA, on_cluster, read_flights, split
@@ -58,6 +59,9 @@ FULL_BATCH_MODES = ("sync", "allreduce")
 NARROW = {
     f"bfloat16, {mode.name}": mode for mode in (Sync(wire="bfloat16"), AllReduce(wire="bfloat16"))
 }
+LOCAL = AllReduce(period=16)
+#: The most that cables between hosts carry, where they are to be slow.
+CABLE = "1gbit"
 #: Of the parts that are about several hosts.
 HOSTS = (2, 4, 8)
 #: Parameters of the models whose shards are compared; from so many on with a bar. Up to so many on
@@ -340,6 +344,49 @@ def large(place: Place, chosen: argparse.Namespace) -> None:
     bars(("hosts large: a sync step, of gloo's time", medians["dps sync"] / peers, "<=", 1))
 
 
+def layers(place: Place, chosen: argparse.Namespace) -> None:
+    rows, units = chosen.layer_rows, (chosen.units,) * 3
+    for rate in (None, CABLE):
+        with ExitStack() as stack:
+            place = Place(stack)
+            cluster = place.cluster(RANKS)
+            for host in cluster.hosts if rate else ():
+                host.slow(rate)
+            _layers(place, rate or "as fast as this machine copies", rows, units, chosen)
+
+
+def _layers(
+    place: Place, cables: str, rows: int, units: tuple[int, ...], chosen: argparse.Namespace
+) -> None:
+    client, steps = place.apart, chosen.layer_steps
+    data = put(make, client, RANKS * rows * steps)
+
+    def milliseconds(mode: str | Mode) -> float:
+        model = MLPClassifier(
+            units, mode=mode, client=client, batch_size=RANKS * rows, max_iter=3, tol=None,
+            random_state=0, n_replicas=RANKS, optimizer="sgd", learning_rate=0.01,
+            embedding_size=0, average=False, early_stopping=False,
+        )  # fmt: skip
+        return 1e3 / speed(model.fit(*data))
+
+    modes: dict[str, str | Mode] = {f"dps {mode}": mode for mode in FULL_BATCH_MODES}
+    modes |= {**NARROW, LOCAL.described: LOCAL}
+    contenders = {name: lambda mode=mode: milliseconds(mode) for name, mode in modes.items()}
+    peer = "PyTorch DDP over gloo"
+    if installed("PyTorch", "torch"):
+        sizes = FEATURES, rows, *units
+        contenders[peer] = lambda: 1e3 * place.order(RANKS, 1, "ddp", steps, *sizes) / steps
+    medians = take_turns(contenders, chosen)
+    print(f"{RANKS} hosts, layers of {units} units, {rows} rows a replica and step, {cables}\n")
+    table(
+        ("", "ms a step", "DDP's time over it"),
+        (
+            (name, f"{value:.3g}", f"{medians.get(peer, np.nan) / value:.2f}")
+            for name, value in medians.items()
+        ),
+    )
+
+
 def wire(place: Place, chosen: argparse.Namespace) -> None:
     cluster, size = place.cluster(RANKS, 2), chosen.wire_parameters
     data = put(drawn, cluster.client, 4 * chosen.wire_steps, size)
@@ -488,10 +535,13 @@ def tls(place: Place, chosen: argparse.Namespace) -> None:
     table(("steps a second", "with TLS", "without", "with / without"), cells)
 
 
-PARTS = {part.__name__: part for part in (steps, shards, large, wire, quality, sparse, fits, tls)}
+PARTS = {
+    part.__name__: part for part in (steps, shards, large, layers, wire, quality, sparse, fits, tls)
+}
 LITTLE = {
     "steps": 5, "shard_steps": 8, "hosts": (2,), "sizes": (250,),
     "parameters": 10_000, "large_steps": 4, "wire_parameters": 10_000, "wire_steps": 4,
+    "units": 16, "layer_rows": 32, "layer_steps": 4,
     "seeds": 1, "people": 3_000, "sparse_steps": 20, "rows": 20_000, "flights": 20_000,
 }  # fmt: skip
 
@@ -499,8 +549,8 @@ LITTLE = {
 def main() -> None:
     chosen = options(
         __doc__, repeat=5, only=tuple(PARTS), steps=200, shard_steps=400,
-        parameters=1_000_000, large_steps=32, wire_parameters=100_000, wire_steps=32,
-        seeds=5, people=0,
+        parameters=1_000_000, large_steps=32, units=2_200, layer_rows=256, layer_steps=16,
+        wire_parameters=100_000, wire_steps=32, seeds=5, people=0,
         sparse_steps=200, rows=1_000_000, flights=3_000_000,
     )  # fmt: skip
     vars(chosen).update(hosts=HOSTS, sizes=SIZES)

@@ -130,6 +130,17 @@ class Host:
             raise OSError(f"{' '.join(arguments)} on {self.name}: {error.strip()}")
         return said
 
+    def slow(self, rate: str) -> None:
+        """Have its cable carry no more than so much, such as "1gbit", away from it.
+
+        Raises
+        ------
+        OSError
+            There is no ``tc`` here, or the kernel has no such queue.
+        """
+        queue = ["root", "tbf", "rate", rate, "burst", "256kb", "latency", "5ms"]
+        self.run(["tc", "qdisc", "add", "dev", INTERFACE, *queue])
+
     def cut(self) -> None:
         """Pull its cable out: from now on packets are lost without an error."""
         _ip("link", "set", self._cable, "down")

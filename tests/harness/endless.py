@@ -52,7 +52,8 @@ class EndlessFit(threading.Thread):
         self.stopping.set()
         self.join(60)
         assert not self.is_alive()
-        assert self.error is None
+        if self.error is not None:
+            raise AssertionError("the fit has failed") from self.error
         assert losses is None or len(self.recoveries) == losses
         records = self.estimator.history_
         assert [record["epoch"] for record in records] == list(range(1, len(records) + 1))
