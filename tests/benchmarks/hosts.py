@@ -348,8 +348,9 @@ def layers(place: Place, chosen: argparse.Namespace) -> None:
     for rate in (None, CABLE):
         with ExitStack() as stack:
             pair = Place(stack)
+            hosts = pair.cluster(RANKS).hosts
             try:
-                for host in pair.cluster(RANKS).hosts if rate else ():
+                for host in hosts if rate else ():
                     host.slow(rate)
             except OSError as error:
                 print(f"{error}: left out\n")

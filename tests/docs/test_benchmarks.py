@@ -276,6 +276,7 @@ def test_hosts() -> None:
     assert len(modes(printed)) == 3
     check_peer(printed, "PyTorch", "torch", "PyTorch DDP")
     assert list(rows(printed, "bfloat16"))[:2] == ["bfloat16, sync", "bfloat16, allreduce"]
+    assert "allreduce (period=16)" in rows(printed)
     parts = [line for line in printed.splitlines() if line.isalpha()]
     assert parts[:4] == ["steps", "shards", "large", "layers"]
     assert parts[4:] == ["wire", "quality", "sparse", "fits", "tls"]
