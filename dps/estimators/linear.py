@@ -21,6 +21,7 @@ from dps.estimators.auto.linear import (
     choose_coordinates,
     choose_method,
     choose_optimizer,
+    choose_penalty,
     choose_replicas,
     choose_schedule,
     choose_steps,
@@ -80,8 +81,8 @@ class _Linear(DistributedEstimator):
     _saved: ClassVar[tuple[str, ...]] = (
         "coef_", "intercept_", "alpha_", "alpha_path_", "standardize_",
     )  # fmt: skip
-    #: Times the strength of "auto", which `choose_alpha` looks for.
-    _alpha_times: ClassVar[float] = 1.0
+    #: The strength, as a multiple of one over the rows; None: `choose_penalty` finds it.
+    _alpha_times: ClassVar[float | None] = None
 
     def _check(self, request: Request) -> None:
         """L-BFGS honours some parameters only, and a schedule must be one."""
@@ -131,7 +132,7 @@ class _Linear(DistributedEstimator):
             from dps.estimators.auto.constants import linear_goes_on
 
             survey.start, varying = linear_goes_on(survey.start, survey.summary)
-        alpha, standardize = self._chosen_penalty(survey)
+        alpha, standardize = choose_penalty(self, survey)
         model = self._model_of(survey)
         method = choose_method(self, survey, alpha)
         optimizer, schedule = choose_steps(self, survey, method)
@@ -160,26 +161,6 @@ class _Linear(DistributedEstimator):
         if start is not None:
             start.check(model)
         return model
-
-    def _chosen_penalty(self, survey: Survey) -> tuple[float, bool]:
-        """The strength, and whether numbers are standardized; fitted attributes say so, too."""
-        times, standardize = self._alpha_times, bool(self.standardize)
-        tried: list[tuple[float, float, bool]] = []
-        if self.alpha == "cv":
-            from dps.estimators.auto.alpha import choose_alpha
-
-            times, standardize, tried = choose_alpha(
-                self, survey.cluster, survey.summary, survey.targets, survey.seed
-            )
-        # The scale makes weights sum to the rows, so this is one over their sum.
-        unit = survey.targets.scale / survey.summary.total
-        alpha = unit * times if isinstance(self.alpha, str) else float(self.alpha)
-        if self.penalty is None:
-            alpha = 0.0
-        survey.attributes |= {"alpha_": alpha, "standardize_": standardize}
-        if tried:
-            survey.attributes["alpha_path_"] = np.array(tried) * [unit, 1.0, 1.0]
-        return alpha, standardize
 
     def _initial(self, model: LinearModel, survey: Survey) -> NDArray[np.floating]:
         if (start := survey.start) is not None:
@@ -332,8 +313,9 @@ class LinearClassifier(_Linear, Classifier):
     """A linear classifier, trained where its data lies.
 
     Minimises ``mean(loss) + alpha * penalty(coef)``, the objective of scikit-learn's SGD
-    estimators; the intercept is not penalised. With the default ``alpha`` it is
-    ``LogisticRegression(C=1)`` behind a ``StandardScaler`` of the numbers. Several classes share
+    estimators; the intercept is not penalised. With the default ``alpha`` and ten rows or more per
+    coefficient, it is ``LogisticRegression(C=1)`` behind a ``StandardScaler`` of the numbers.
+    Otherwise held-out rows say how strong the penalty is to be. Several classes share
     one softmax for the log loss and are trained one against the rest for the other losses.
 
     Parameters
@@ -357,8 +339,8 @@ class LinearClassifier(_Linear, Classifier):
     standardize_ : bool
         True if numbers are standardized.
     alpha_path_ : array of shape (n, 3)
-        With ``alpha="cv"``: strengths that were tried, the loss on held-out rows of each, and
-        whether numbers were standardized.
+        Where the strength was looked for: those that were tried, the loss on held-out rows of
+        each, and whether numbers were standardized.
     <attributes>
 
     Examples
@@ -376,8 +358,9 @@ class LinearRegressor(_Linear, Regressor):
     """A linear regression, trained where its data lies.
 
     Minimises ``mean(loss) + alpha * penalty(coef)``, the objective of scikit-learn's SGD
-    estimators; the intercept is not penalised. With the default ``alpha`` and loss it is
-    ``Ridge(alpha=1)`` behind a ``StandardScaler`` of the numbers.
+    estimators; the intercept is not penalised. With the default ``alpha`` and loss, and ten rows
+    or more per coefficient, it is ``Ridge(alpha=1)`` behind a ``StandardScaler`` of the numbers.
+    Otherwise held-out rows say how strong the penalty is to be.
 
     Parameters
     ----------
@@ -398,8 +381,8 @@ class LinearRegressor(_Linear, Regressor):
     standardize_ : bool
         True if numbers are standardized.
     alpha_path_ : array of shape (n, 3)
-        With ``alpha="cv"``: strengths that were tried, the loss on held-out rows of each, and
-        whether numbers were standardized.
+        Where the strength was looked for: those that were tried, the loss on held-out rows of
+        each, and whether numbers were standardized.
     <attributes>
 
     Examples

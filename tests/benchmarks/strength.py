@@ -1,11 +1,11 @@
-"""`alpha="cv"` of linear models beside "auto" and scikit-learn's CV estimators: loss on new rows.
+"""Penalties of linear models that held-out rows chose, beside scikit-learn's: loss on new rows.
 
     python tests/benchmarks/strength.py [--quick] [--others N] [--seed N]
 
 On the small sets of `small_sets.py`, by which the rule was chosen, or on N others. A quarter of the
-rows is new, in `--repeat` splits. The peer is a `StandardScaler` and `LogisticRegressionCV` of
-three folds, or `RidgeCV`, beside `LogisticRegression` or `Ridge`. Losses are log losses or mean
-squared errors, as a share of that of "auto", or of the peer without CV.
+rows is new, in `--repeat` splits. Log losses or mean squared errors of `alpha="auto"` and "cv" are
+shares of that of one over the rows. The peer is a `StandardScaler` and `LogisticRegressionCV` of
+three folds over `LogisticRegression`, or `RidgeCV` over `Ridge`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import dps
 from measure import bars, options, table
 from small_sets import others, sets
 
-OURS, PEER = "dps", "scikit-learn"
+AUTO, CV, PEER = "auto", "cv", "scikit-learn"
 
 
 def peer(model: Any) -> Any:
@@ -42,15 +42,16 @@ def peer(model: Any) -> Any:
     return make_pipeline(columns, model)
 
 
-def contenders(regression: bool) -> dict[str, tuple[Any, Any]]:
+def contenders(regression: bool, rows: int) -> dict[str, tuple[Any, Any]]:
     """Models with a fixed strength, and with a chosen one."""
     if regression:
         ours, theirs = dps.LinearRegressor, (Ridge(), RidgeCV(np.geomspace(1e-4, 1e4, 9)))
     else:
         ours = dps.LinearClassifier
         theirs = LogisticRegression(max_iter=1000), LogisticRegressionCV(cv=3, max_iter=1000)
+    fixed, names = ours(alpha=1 / rows, random_state=0), (AUTO, CV)
     return {
-        OURS: (ours(random_state=0), ours(alpha="cv", random_state=0)),
+        **{name: (fixed, ours(alpha=name, random_state=0)) for name in names},
         PEER: (peer(theirs[0]), peer(theirs[1])),
     }
 
@@ -59,7 +60,7 @@ def look(X: Any, y: Any, regression: bool, seed: int) -> dict[str, tuple[float, 
     """Ratios of loss and of seconds, chosen strength over fixed strength, for each contender."""
     A, B, a, b = train_test_split(X, y, random_state=seed, stratify=None if regression else y)
     found = {}
-    for name, models in contenders(regression).items():
+    for name, models in contenders(regression, len(A)).items():
         losses, seconds = [], []
         for model in models:
             start = time.perf_counter()
@@ -84,20 +85,22 @@ def main() -> None:
         if not regression and np.unique(y, return_counts=True)[1].min() < 4:
             continue
         splits = [look(X, y, regression, seed) for seed in range(asked.repeat)]
-        both = [[split[one] for split in splits] for one in (OURS, PEER)]
-        rows.append([np.exp(np.log(ratios).mean(axis=0)) for ratios in both])
+        all_ratios = [[split[one] for split in splits] for one in (AUTO, CV, PEER)]
+        rows.append([np.exp(np.log(ratios).mean(axis=0)) for ratios in all_ratios])
         kinds.append(regression)
-        (ours, slower), (theirs, _) = rows[-1]
-        print(f"{name} {len(y)} rows: {ours:.4f}, {slower:.1f} fits; peer {theirs:.4f}", flush=True)
+        said = ", ".join(f"{loss:.4f} in {slower:.1f} fits" for loss, slower in rows[-1])
+        print(f"{name} {len(y)} rows: {said}", flush=True)
     found = np.array(rows)  # (sets, contenders, 2)
     for kind in (False, True):
         here = found[np.array(kinds) == kind]
         lines = []
         for title, of in SUMMARIES.items():
-            lines.append([title, *(f"{of(here[:, at]):.3f}" for at in (0, 1))])
+            lines.append([title, *(f"{of(here[:, at]):.3f}" for at in range(3))])
         print()
-        table((f"{len(here)} {'regressions' if kind else 'classifications'}", OURS, PEER), lines)
-    bars(("strength: worst loss by that of auto", found[:, 0, 0].max(), "<=", 1.01))
+        table(
+            (f"{len(here)} {'regressions' if kind else 'classifications'}", AUTO, CV, PEER), lines
+        )
+    bars(("strength: worst loss by that of one over the rows", found[:, 0, 0].max(), "<=", 1.01))
 
 
 SUMMARIES: dict[str, Callable[[Any], float]] = {

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given, strategies as st
 from scipy.sparse import csr_array
 
-from dps.data.survey.spread import Spread
+from dps.data.survey.spread import Spread, some_of
 
 
 def columns(rows: int) -> Any:
@@ -63,6 +64,14 @@ def test_a_sample_of_many_rows_comes_from_all_over() -> None:
     np.testing.assert_allclose(centre[0], rows / 2, rtol=0.01)
     scale = found.scale(centre, "f8")
     np.testing.assert_allclose(scale[:2], X[:, :2].std(axis=0), rtol=0.02)
+
+
+@given(st.integers(1, 3000), st.integers(1, 3000))
+def test_no_row_of_a_sample_comes_twice(rows: int, most: int) -> None:
+    some = some_of(rows, min(rows, most))
+    assert len(some) == min(rows, most)
+    assert (np.diff(some) > 0).all()
+    assert 0 <= some[0] <= some[-1] < rows
 
 
 def test_what_rounding_leaves_of_a_constant_column_is_no_deviation() -> None:

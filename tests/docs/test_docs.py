@@ -204,6 +204,7 @@ EXAMPLES = {
 }
 SLOW_EXAMPLES = {
     "block_proximal.py": "times liblinear's",
+    "click_logs.py": "LinearClassifier",
     "compare_modes.py": "allreduce",
     "count_min_sketch.py": "within the bound of 136: 100.00%",
     "ensemble.py": "mean: log loss 0.0",

@@ -57,7 +57,6 @@ def test_noise_asks_for_a_strong_penalty_and_its_absence_for_a_weak_one() -> Non
         )
         np.testing.assert_array_equal(model.coef_, same.coef_)
         assert not hasattr(same, "alpha_path_")
-    assert dps.LinearRegressor().fit(X, NOISY).alpha_ == 1 / ROWS
 
 
 def test_l1_is_that_of_lasso_cv() -> None:
@@ -177,7 +176,9 @@ def test_columns_in_the_same_units_are_not_standardized(units: float) -> None:
     same = clone(model).set_params(alpha=model.alpha_, standardize=False).fit(values, labels)
     np.testing.assert_array_equal(same.coef_, model.coef_)
     kinds = ("auto", True, False)
-    before = [dps.LinearClassifier(standardize=kind).fit(values, labels) for kind in kinds]
+    before = [
+        dps.LinearClassifier(alpha=1 / 300, standardize=kind).fit(values, labels) for kind in kinds
+    ]
     np.testing.assert_array_equal(before[0].coef_, before[1].coef_)
     losses = [log_loss(of_new, one.predict_proba(new)) for one in (model, *before)]
     assert losses[0] < 0.95 * losses[1]
@@ -246,3 +247,56 @@ def test_a_fit_with_a_number_keeps_no_path_of_an_earlier_one() -> None:
     model = dps.LinearRegressor(alpha="cv").fit(X, X[:, -1])
     assert hasattr(model, "alpha_path_")
     assert not hasattr(model.set_params(alpha=0.1).fit(X, X[:, -1]), "alpha_path_")
+
+
+def test_auto_looks_at_held_out_rows_where_parameters_are_many() -> None:
+    """Elsewhere it is one over the rows, without a look."""
+    rng = np.random.default_rng(6)
+    values = rng.normal(size=(600, 300))
+    score = values[:, :5].sum(axis=1) + 3 * rng.logistic(size=600)
+    options = {"random_state": 0, "alpha": "auto"}
+    for model, y in (
+        (dps.LinearClassifier(**options), score > 0), (dps.LinearRegressor(**options), score),
+        (dps.LinearClassifier(**options), np.digitize(score, [-3, 3])),
+    ):  # fmt: skip
+        model.fit(values[:400], y[:400])
+        assert model.alpha_ * 400 >= 10
+        assert model.alpha_path_.shape[1] == 3
+        fixed = clone(model).set_params(alpha=1 / 400).fit(values[:400], y[:400])
+        if hasattr(model, "classes_"):
+            lost = [log_loss(y[400:], one.predict_proba(values[400:])) for one in (model, fixed)]
+        else:
+            lost = [-one.score(values[400:], y[400:]) for one in (model, fixed)]
+        assert lost[0] < lost[1]
+        for rows, columns in ((90, 60), (400, 10)):
+            model.fit(values[:rows, :columns], y[:rows])
+            assert model.alpha_ == 1 / rows
+            assert not hasattr(model, "alpha_path_")
+    # Of many columns of y each has a model of its own.
+    several = dps.LinearRegressor().fit(values[:400, :30], rng.normal(size=(400, 50)))
+    assert several.alpha_ == 1 / 400
+    for options in ({"penalty": None}, {"loss": dps.losses.Huber(1.0)}):
+        model = dps.LinearRegressor(**options).fit(values, score)
+        assert (model.alpha_ == 0) == ("penalty" in options)
+    assert dps.LinearRegressor().partial_fit(values, score).alpha_ == 1 / 600
+
+
+def test_auto_is_as_before_where_no_rows_can_be_held_out() -> None:
+    weight = np.zeros(ROWS)
+    weight[:3] = 1.0
+    assert dps.LinearRegressor().fit(X, NOISY, weight).alpha_ == pytest.approx(1 / 3)
+    # All rows that are looked at have the same label.
+    wide, labels = np.ones((100, 50_000), np.float32), np.zeros(100, int)
+    labels[50] = 1
+    assert dps.LinearClassifier(max_iter=1).fit(wide, labels).alpha_ == 1 / 100
+
+
+def test_rows_that_are_held_out_are_not_trained_on() -> None:
+    rng = np.random.default_rng(7)
+    rows, stored = 3000, 800  # so that a sample is looked at
+    columns = rng.integers(0, 100_000, rows * stored)
+    values = np.ones(rows * stored, np.float32)
+    starts = np.arange(0, rows * stored + 1, stored)
+    noise = scipy.sparse.csr_array((values, columns, starts), (rows, 100_000))
+    model = dps.LinearClassifier(random_state=0).fit(noise, rng.integers(0, 2, rows))
+    assert model.alpha_path_[:, 1].min() > 0.99 * np.log(2)

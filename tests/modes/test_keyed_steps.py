@@ -56,11 +56,13 @@ def test_the_data_of_these_tests_goes_by_keys_by_itself(data, monkeypatch):
     original = launch.rates_of
     monkeypatch.setattr(launch, "rates_of", lambda *args: seen.append(original(*args)) or seen[-1])
     X, y = data
-    LinearClassifier(optimizer="sgd", batch_size=16, max_iter=1, tol=None).fit(X, y)
-    LinearClassifier(optimizer="sgd", batch_size=600, max_iter=1, tol=None).fit(X, y)
-    LinearClassifier(optimizer="sgd", batch_size=16, max_iter=1, tol=None).fit(X.toarray(), y)
-    LinearClassifier(optimizer="adam", batch_size=16, max_iter=1, tol=None).fit(X, y)
-    LinearClassifier(optimizer=Adam(lazy=True), batch_size=600, max_iter=1, tol=None).fit(X, y)
+    for optimizer, batch_size, rows in (
+        ("sgd", 16, X), ("sgd", 600, X), ("sgd", 16, X.toarray()), ("adam", 16, X),
+        (Adam(lazy=True), 600, X),
+    ):  # fmt: skip
+        LinearClassifier(
+            optimizer=optimizer, batch_size=batch_size, max_iter=1, tol=None, alpha=1e-3
+        ).fit(rows, y)
     assert [rates is not None for rates in seen] == [True, False, False, False, True]
 
 

@@ -116,10 +116,11 @@ class Spread:
 
 
 def some_of(rows: int, most: int) -> NDArray[np.int64]:
-    """So many rows from all over a partition, ascending; all of them if there are no more."""
+    """Draw rows from all over a partition, ascending, none twice; all if there are no more."""
     # One of each stretch: every so many-th might be rows of a kind.
-    within = np.random.default_rng(0).random(most) if most < rows else np.zeros(most)
-    return ((np.arange(most) + within) * rows / max(1, most)).astype(np.int64)
+    edges = np.arange(most + 1) * rows // max(1, most)
+    within = np.random.default_rng(0).random(most)
+    return (edges[:-1] + within * np.diff(edges)).astype(np.int64)
 
 
 def _most(X: Any) -> int:

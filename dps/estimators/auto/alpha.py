@@ -1,4 +1,4 @@
-"""``alpha="cv"``: the data and the fits behind the choice of a linear model's penalty.
+"""The choice of a linear model's penalty by held-out rows: the data and the fits behind it.
 
 Copies of the estimator are fitted in threads of this process to a sample of rows from all
 partitions. A strength is a multiple of that of "auto", one over the rows, because the effect of a
@@ -17,7 +17,6 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 from sklearn.base import clone
-from sklearn.exceptions import ConvergenceWarning
 
 from dps.cluster.choice import in_this_process
 from dps.data.feed.blocks import as_rows
@@ -35,12 +34,31 @@ if TYPE_CHECKING:
 _SAMPLED = 1 << 21
 #: Number of folds, and the least rows of one.
 _FOLDS, _FEWEST = 5, 2
+#: Folds that "auto" and "cv" look at, and standard errors by which they want to be sure.
+_LOOKS = {"auto": (1, 3.0), "cv": (_FOLDS, 2.0)}
 #: The fits that are compared end at so many times `tol`, and at this tolerance at most.
 _ROUGH, _ROUGHEST = 100, 1e-2
 #: Groups of held-out rows.
 _GROUPS = 512
+#: Parameters per row from which "auto" looks at held-out rows, and the fewest rows for that.
+_MANY, _ENOUGH = 0.1, 100
 
 Rows = tuple[Any, np.ndarray, np.ndarray | None]
+
+
+class TooFewError(ValueError):
+    """There are too few rows to hold some out, or all have the same label."""
+
+
+def asks_evidence(parameters: int, rows: int) -> bool:
+    """True if held-out rows must say how strong a penalty is to be: parameters may fit the rows.
+
+    Examples
+    --------
+    >>> asks_evidence(20, 2_000), asks_evidence(400_000, 250_000), asks_evidence(40, 60)
+    (False, True, False)
+    """
+    return rows >= _ENOUGH and parameters > _MANY * rows
 
 
 def choose_alpha(
@@ -55,7 +73,7 @@ def choose_alpha(
     cluster: holds the encoded rows: partitions to train on, then those given for validation.
     seed: draws the folds.
     Returns list of (multiple, mean loss of held-out rows, standardize).
-    Raises ValueError: there are too few rows, or all have the same label.
+    Raises TooFewError: see there.
     """
     rows, held = _looked_at(cluster, summary)
     sparse, standards = scipy.sparse.issparse(rows[0]), summary.standards
@@ -72,7 +90,8 @@ def choose_alpha(
     numbers = np.empty(0, np.intp) if held else _folds(rows[1], targets, seed)
     # L-BFGS profits from a start, and strong penalties are faster. Text needs neither.
     starts = not (sparse and rows[0].shape[1] >= WIDE)
-    n_folds = 1 if held else _FOLDS
+    n_folds, sure = _LOOKS[estimator.alpha]
+    n_folds = 1 if held else n_folds
     models = [_copy(estimator, targets, seed).set_params(warm_start=starts) for _ in range(n_folds)]
 
     def times(penalty: Penalty) -> float:
@@ -85,11 +104,11 @@ def choose_alpha(
         model.standardize, model._alpha_times = penalty.standardize and not sparse, times(penalty)
         stops = {"X_val": X, "y_val": y, "sample_weight_val": weight}
         with in_this_process(), warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # the final fit warns
+            warnings.simplefilter("ignore")  # the final fit warns
             model.fit(*train, **(stops if estimator._stops_early else {}))
             return _losses(model._apply(X, np.ascontiguousarray), y, weight, targets)
 
-    race = Race(losses_of, n_folds, stronger_first=starts)
+    race = Race(losses_of, n_folds, stronger_first=starts, sure=sure)
     best = race.run(kinds)
     tried = [(times(one), loss, one.standardize) for one, loss in race.tried(best)]
     return times(best), best.standardize, tried
@@ -195,7 +214,7 @@ def _of_labels(
     there = np.isin(classes, y)
     classes = classes[there]
     if len(classes) < 2:
-        raise ValueError(
+        raise TooFewError(
             f"alpha='cv' looks at {len(y)} rows, and all have the label {classes[0]!r}: choose "
             "alpha yourself"
         )
@@ -209,7 +228,7 @@ def _folds(y: np.ndarray, targets: TargetEncoding, seed: int) -> NDArray[np.intp
     """The fold that holds each row out, stratified by label; the only row of a label has none."""
     n = len(y)
     if n < _FOLDS * _FEWEST:
-        raise ValueError(
+        raise TooFewError(
             f"alpha='cv' holds {1 / _FOLDS:.0%} of the rows out, and there are {n}: give X_val and "
             "y_val, or choose alpha yourself"
         )

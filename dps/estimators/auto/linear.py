@@ -1,4 +1,4 @@
-"""Rules for training a linear model: method, steps and coordinates, in this order.
+"""Rules for training a linear model: penalty, method, steps and coordinates, in this order.
 
 The functions take an estimator for its parameters, and the survey of its data.
 """
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dps.estimators.auto.alpha import TooFewError, asks_evidence, choose_alpha
 from dps.estimators.auto.passes import (
     has_kinks,
     minibatch_only_parameters,
@@ -34,6 +35,7 @@ from dps.estimators.auto.steps import (
     wide_steps,
 )
 from dps.losses import Loss
+from dps.losses.classification import Softmax
 from dps.optimizers import SGD, Averaged, Optimizer
 from dps.optimizers.names import get_optimizer
 from dps.training.plan.batches import FEWEST, batch_rows, touches_little
@@ -93,6 +95,41 @@ def _obstacles(estimator: BaseEstimator, loss: Loss) -> Iterator[str]:
     if estimator.average:
         yield f"average={estimator.average!r}"
     yield from minibatch_only_parameters(estimator)
+
+
+def choose_penalty(estimator: BaseEstimator, survey: Survey) -> tuple[float, bool]:
+    """The strength, and whether numbers are standardized; fitted attributes say so, too."""
+    times, standardize = estimator._alpha_times, bool(estimator.standardize)
+    tried: list[tuple[float, float, bool]] = []
+    if times is None:
+        times = 1.0
+        if estimator.alpha == "cv" or (estimator.alpha == "auto" and _asks_evidence(survey)):
+            try:
+                times, standardize, tried = choose_alpha(
+                    estimator, survey.cluster, survey.summary, survey.targets, survey.seed
+                )
+            except TooFewError:
+                if estimator.alpha == "cv":
+                    raise
+    # The scale makes weights sum to the rows, so this is one over their sum.
+    unit = survey.targets.scale / survey.summary.total
+    alpha = unit * times if isinstance(estimator.alpha, str) else float(estimator.alpha)
+    if estimator.penalty is None:
+        alpha = 0.0
+    survey.attributes |= {"alpha_": alpha, "standardize_": standardize}
+    if tried:
+        survey.attributes["alpha_path_"] = np.array(tried) * [unit, 1.0, 1.0]
+    return alpha, standardize
+
+
+def _asks_evidence(survey: Survey) -> bool:
+    """True if held-out rows are to decide what "auto" is."""
+    if survey.partial or survey.estimator.penalty is None or survey.targets.loss.native is None:
+        return False
+    summary = survey.summary
+    # Each column of numbers or of labels has a model of its own.
+    together = survey.n_outputs if isinstance(survey.targets.loss, Softmax) else 1
+    return asks_evidence(summary.n_features * together, summary.total - summary.weightless)
 
 
 @dataclass(frozen=True)

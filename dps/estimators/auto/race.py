@@ -11,8 +11,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-#: To replace "auto", a penalty must lower the loss by this share, and by so many standard errors.
-_GAIN, _ERRORS = 1e-2, 2.0
+#: To replace "auto", a penalty must lower the loss by this share.
+_GAIN = 1e-2
+#: Standard errors within which a penalty may still win.
+_ERRORS = 2.0
 #: The largest power of ten, up or down.
 _POWERS = 8
 
@@ -40,6 +42,7 @@ class Race:
 
     losses_of: takes a penalty and the number of a fold, and returns `Losses`.
     stronger_first: which neighbour of a penalty to try first; the other one may not be needed.
+    sure: standard errors by which a penalty must lower the loss.
     """
 
     def __init__(
@@ -47,9 +50,11 @@ class Race:
         losses_of: Callable[[Penalty, int], Losses],
         n_folds: int,
         stronger_first: bool = True,
+        sure: float = _ERRORS,
     ) -> None:
         self._losses_of = losses_of
         self._n_folds = n_folds
+        self._sure = sure
         self._sides = (1.0, -1.0) if stronger_first else (-1.0, 1.0)
         self._losses: dict[Penalty, list[Losses]] = {}
 
@@ -61,7 +66,7 @@ class Race:
         1. Penalties ten times as strong and as weak as the best join the race, until neither lowers
            the loss by a tenth of `_GAIN`.
         2. The leader is the penalty nearest to "auto" whose loss is within `_GAIN` of the lowest.
-           It wins if it is better than "auto" by `_ERRORS` standard errors of the differences, or
+           It wins if it is better than "auto" by `sure` standard errors of the differences, or
            the root between it and its better neighbour does. "auto" wins if the leader cannot
            lower its loss by `_GAIN`.
         3. Other penalties leave if they cannot lower the leader's loss by `_GAIN`.
@@ -90,7 +95,7 @@ class Race:
             gain, error = self._gain(best, auto)
             if gain + _ERRORS * error < least:
                 return auto
-            if gain > _ERRORS * error or self._mean(auto) == np.inf:
+            if gain > self._sure * error or self._mean(auto) == np.inf:
                 return self._refined(auto, best, fold)
             for one in [one for one in running if one not in (auto, best)]:
                 gain, error = self._gain(one, best)

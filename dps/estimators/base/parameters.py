@@ -70,17 +70,19 @@ penalty : {"l2", "l1", "elasticnet"} or None, default="l2"
     With L1, L-BFGS ends at exact zeros; stochastic steps leave some coefficients small.
 alpha : float, "auto" or "cv", default="auto"
     Strength of the penalty. For L2, ``alpha / 2 * |w|**2`` is added to the mean loss of a row.
-    "auto" is 1 / (sum of sample weights), or 1 / rows. "cv" multiplies it by powers of ten if that
-    lowers the loss of held-out rows by 1% and two standard errors. These rows are `X_val`, or up to
-    five folds of a sample of at most 2^21 stored values.
+    It starts from 1 / (sum of sample weights), or 1 / rows. "auto" multiplies that by a power of
+    ten if there are 100 rows or more, and more than a tenth as many coefficients, and if this
+    lowers the loss of held-out rows by 1% and three standard errors. These rows are `X_val`, or a
+    fifth of a sample of at most 2^21 stored values. "cv" always looks, wants two standard errors,
+    and uses up to five folds. `partial_fit` does not look.
 standardize : bool or "auto", default="auto"
     If True, the penalty and the steps of SGD, momentum, Adagrad and Adam treat numbers as scaled to
     a standard deviation of one, as in glmnet and Spark. `coef_` belongs to the features as given.
-    "auto" is True, but ``alpha="cv"`` also tries False on dense arrays, for columns in the same
-    units (pixels). Numbers are the columns of dense arrays and the numeric columns of dataframes;
-    categories and columns of sparse matrices are not scaled. Deviations are computed from all rows
-    (from a sample of partitions with more than 2^19 stored values), with `sample_weight` and
-    without `class_weight`. `partial_fit` keeps the deviations of its first call.
+    "auto" is True, but where `alpha` is looked for it also tries False on dense arrays, for columns
+    in the same units (pixels). Numbers are the columns of dense arrays and the numeric columns of
+    dataframes; categories and columns of sparse matrices are not scaled. Deviations are computed
+    from all rows (from a sample of partitions with more than 2^19 stored values), with
+    `sample_weight` and without `class_weight`. `partial_fit` keeps those of its first call.
 l1_ratio : float, default=0.15
     Share of L1 in the elastic net.
 fit_intercept : bool, default=True

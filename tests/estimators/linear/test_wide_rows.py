@@ -70,7 +70,7 @@ def test_defaults_classify_as_well_as_the_optimum(
 def test_regressions_and_stronger_penalties_are_left_to_lbfgs(jobs: list[Job]) -> None:
     X, sense = text(WORDS**-0.5)
     y = sense > np.median(sense)
-    model = dps.LinearClassifier(random_state=0).fit(X[TRAIN], y[TRAIN])
+    model = dps.LinearClassifier(alpha=1 / TRAINED, random_state=0).fit(X[TRAIN], y[TRAIN])
     theirs = LogisticRegression(C=1).fit(X[TRAIN], y[TRAIN])
     assert model.score(X[TEST], y[TEST]) >= theirs.score(X[TEST], y[TEST]) - 0.005
     regression = dps.LinearRegressor(alpha=1 / TRAINED, random_state=0)
