@@ -95,7 +95,8 @@ alpha : float or "auto", default="auto"
     Strength of the L2 penalty: ``alpha / 2 * |w|**2`` is added to the mean loss of a row. With
     AdamW "auto" is 0, and the weight decay is 24 / (steps of an epoch), at most 0.1. With other
     optimizers it is 1 / (sum of sample weights), in a regression times the slope of the loss at a
-    deviation of y.
+    deviation of y. If there are 100 rows or more, and more than a tenth as many columns, held-out
+    rows may choose another strength, as for linear models.
 max_embeddings : int or None, default=None
     If None, the table has a row for each column and for each knot of a number. A number makes rows
     when they are first touched, and is the room for them: about 1.5 times as many as will come.
@@ -129,6 +130,10 @@ n_iter_no_change : int or "auto", default="auto"
 """
 
 _MACHINE = """
+alpha_ : float
+    Strength of the penalty; where `alpha` is "auto" with AdamW, the weight decay.
+alpha_path_ : array of shape (n, 3)
+    Where it was looked for: strengths that were tried, the loss on held-out rows of each, and zero.
 factors_ : array of shape (n_rows, n_factors)
     A row for each column of the encoded rows. A number has one for each of its knots, and is linear
     in between. `embeddings` has their names.
@@ -223,7 +228,7 @@ class _Factorization(Planned):
             initial = model.initial(np.random.default_rng(survey.seed), _START)
         of_a_row = outputs.slope * survey.targets.scale / summary.total
         decay = min(_MOST_DECAY, _DECAY * plan.batch / plan.rows)
-        optimizer, l2 = regularized(self, optimizer, decay, of_a_row)
+        optimizer, l2 = regularized(survey, optimizer, decay, of_a_row, summary.n_features)
         schedule = self._schedule(optimizer, None if survey.partial else plan.epochs)
         return survey.job(
             model,

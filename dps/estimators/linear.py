@@ -81,8 +81,6 @@ class _Linear(DistributedEstimator):
     _saved: ClassVar[tuple[str, ...]] = (
         "coef_", "intercept_", "alpha_", "alpha_path_", "standardize_",
     )  # fmt: skip
-    #: The strength, as a multiple of one over the rows; None: `choose_penalty` finds it.
-    _alpha_times: ClassVar[float | None] = None
 
     def _check(self, request: Request) -> None:
         """L-BFGS honours some parameters only, and a schedule must be one."""

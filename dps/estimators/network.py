@@ -89,6 +89,8 @@ n_iter_no_change : int or "auto", default="auto"
 """
 
 _NETWORK = """
+alpha_ : float
+    Strength of the penalty; where `alpha` is "auto" with AdamW, the weight decay.
 coefs_ : list of (inputs, outputs) arrays
     Weights. The first layer's inputs are columns of categories and words, scaled numbers, then
     the numbers' embeddings.
@@ -138,7 +140,7 @@ class _Perceptron(Planned):
         if self.average and not by_passes:
             optimizer = plan.averaged(optimizer)
         decay = self._decay(survey.partial, plan.rows)
-        optimizer, l2 = regularized(self, optimizer, decay, decay / summary.total)
+        optimizer, l2 = regularized(survey, optimizer, decay, decay / summary.total, 0)
         stopping = plan.stopping(survey.tol, 8)
         return survey.job(
             self._network(survey, outputs),

@@ -65,13 +65,13 @@ OWN = {
     "LinearClassifier": "alpha_ coef_ coefficients intercept_ standardize_ to_sklearn",
     "LinearRegressor": "alpha_ coef_ coefficients intercept_ standardize_ to_sklearn",
     "MLPClassifier": """
-        coefs_ intercepts_ loss_curve_ n_layers_ n_outputs_ out_activation_ to_sklearn
+        alpha_ coefs_ intercepts_ loss_curve_ n_layers_ n_outputs_ out_activation_ to_sklearn
     """,
     "MLPRegressor": """
-        coefs_ intercepts_ loss_curve_ n_layers_ n_outputs_ out_activation_ to_sklearn
+        alpha_ coefs_ intercepts_ loss_curve_ n_layers_ n_outputs_ out_activation_ to_sklearn
     """,
-    "FMClassifier": "coef_ embeddings factor_weights_ factors_ intercept_ to_onnx",
-    "FMRegressor": "coef_ embeddings factor_weights_ factors_ intercept_ to_onnx",
+    "FMClassifier": "alpha_ coef_ embeddings factor_weights_ factors_ intercept_ to_onnx",
+    "FMRegressor": "alpha_ coef_ embeddings factor_weights_ factors_ intercept_ to_onnx",
     "ModelClassifier": "model_ params_",
     "ModelRegressor": "model_ n_outputs_ params_",
 }

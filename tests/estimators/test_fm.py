@@ -297,3 +297,43 @@ def test_films_and_people_without_tuning() -> None:
     assert scores[0][1] < 0.5573
     assert scores[1][0] > 0.789
     assert scores[1][1] < 0.551
+
+
+def many_values(rows: int, seed: int) -> tuple[pd.DataFrame, Any]:
+    """Rows of identifiers, many of which occur once, and a number."""
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame({f"id{n}": (rng.zipf(1.15, rows) % 50_000).astype(str) for n in range(10)})
+    common = frame["id0"].astype(int).to_numpy() < 5
+    frame["size"] = np.where(rng.random(rows) < 0.1, np.nan, rng.lognormal(4, 1, rows))
+    return frame, (2.0 * common + rng.logistic(size=rows) > 1.0).astype(int)
+
+
+@pytest.mark.parametrize("kind", ["frame", "partitions", "table", "layers", "given", "number"])
+def test_rows_that_are_held_out_say_how_strong_the_penalty_is(kind: str, tmp_path: Path) -> None:
+    frame, y = many_values(3000, 0)
+    new, of_new = many_values(3000, 1)
+    options: dict[str, Any] = {
+        "table": {"max_embeddings": 50_000}, "layers": {"hidden_layer_sizes": (8,)},
+    }.get(kind, {})  # fmt: skip
+    X, given = frame, {}
+    if kind == "partitions":
+        X, y = dd.from_pandas(frame, npartitions=3), da.from_array(y, chunks=1000)
+    if kind == "given":
+        given = {"X_val": new, "y_val": of_new}
+    if kind == "number":
+        model = dps.FMRegressor(4, random_state=0).fit(frame, y + 100.0)
+        assert model.alpha_path_.shape[1] == 3
+        return
+    model = dps.FMClassifier(4, random_state=0, **options).fit(X, y, **given)
+    assert model.alpha_ in model.alpha_path_[:, 0]
+    assert model.alpha_ > np.sort(model.alpha_path_[:, 0])[0]
+    fixed = dps.FMClassifier(4, random_state=0, alpha=1 / 3000, **options).fit(X, y, **given)
+    assert fixed.alpha_ == 1 / 3000
+    assert not hasattr(fixed, "alpha_path_")
+    lost = [log_loss(of_new, one.predict_proba(new)) for one in (model, fixed)]
+    assert lost[0] < lost[1]
+    model.save(tmp_path / "model")
+    loaded = dps.load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.alpha_path_, model.alpha_path_)
+    few = dps.FMClassifier(4, random_state=0).fit(np.c_[frame["size"].fillna(0)], y)
+    assert not hasattr(few, "alpha_path_")

@@ -203,7 +203,7 @@ def test_a_fit_says_what_each_replica_did(
     began = time.monotonic()
     dps.LinearClassifier(
         mode=mode, optimizer="sgd", batch_size=30, n_replicas=3, max_iter=4,
-        tol=None, random_state=0,
+        alpha=1e-3, tol=None, random_state=0,
     ).fit(*data())  # fmt: skip
     seconds = time.monotonic() - began
     (result,) = results

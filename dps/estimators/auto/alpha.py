@@ -1,4 +1,4 @@
-"""The choice of a linear model's penalty by held-out rows: the data and the fits behind it.
+"""The strength of a penalty by held-out rows: where they are asked, and the fits behind it.
 
 Copies of the estimator are fitted in threads of this process to a sample of rows from all
 partitions. A strength is a multiple of that of "auto", one over the rows, because the effect of a
@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
@@ -24,20 +24,29 @@ from dps.data.feed.targets import TargetEncoding, as_targets
 from dps.data.survey.rows import WIDE, DataSummary
 from dps.data.survey.spread import some_of
 from dps.estimators.auto.race import Losses, Penalty, Race
+from dps.estimators.fit.encoding import Encoding
+from dps.estimators.predict.predict import RawPredictor
 from dps.losses.base import as_columns
+from dps.losses.classification import Softmax
 
 if TYPE_CHECKING:
     from dps.cluster.base import Cluster
     from dps.estimators.base.estimator import DistributedEstimator
+    from dps.estimators.fit.survey import Survey
 
 #: Stored values of X in the sample.
 _SAMPLED = 1 << 21
 #: Number of folds, and the least rows of one.
 _FOLDS, _FEWEST = 5, 2
-#: Folds that "auto" and "cv" look at, and standard errors by which they want to be sure.
-_LOOKS = {"auto": (1, 3.0), "cv": (_FOLDS, 2.0)}
+#: For "auto" and "cv": folds at the most, standard errors that make sure, and the share of the loss
+#: that another strength must gain.
+_LOOKS = {"auto": (3, 3.0, 2e-3), "cv": (_FOLDS, 2.0, 1e-2)}
+#: Rows of which "auto" looks at one fold only.
+_ONE_FOLD = 20_000
 #: The fits that are compared end at so many times `tol`, and at this tolerance at most.
 _ROUGH, _ROUGHEST = 100, 1e-2
+#: Epochs that are compared of a model whose epochs are planned.
+_EPOCHS = 3
 #: Groups of held-out rows.
 _GROUPS = 512
 #: Parameters per row from which "auto" looks at held-out rows, and the fewest rows for that.
@@ -48,6 +57,20 @@ Rows = tuple[Any, np.ndarray, np.ndarray | None]
 
 class TooFewError(ValueError):
     """There are too few rows to hold some out, or all have the same label."""
+
+
+class Strength(NamedTuple):
+    """A multiple of the strength of "auto", and how it was found."""
+
+    times: float
+    standardize: bool
+    tried: list[tuple[float, float, bool]]  # (multiple, mean loss of held-out rows, standardize)
+
+    def report(self, survey: Survey, unit: float) -> None:
+        """Set the fitted attributes; `unit` is the strength of "auto"."""
+        survey.attributes["alpha_"] = unit * self.times
+        if self.tried:
+            survey.attributes["alpha_path_"] = np.array(self.tried) * [unit, 1.0, 1.0]
 
 
 def asks_evidence(parameters: int, rows: int) -> bool:
@@ -61,24 +84,43 @@ def asks_evidence(parameters: int, rows: int) -> bool:
     return rows >= _ENOUGH and parameters > _MANY * rows
 
 
-def choose_alpha(
-    estimator: DistributedEstimator,
-    cluster: Cluster,
-    summary: DataSummary,
-    targets: TargetEncoding,
-    seed: int,
-) -> tuple[float, bool, list[tuple[float, float, bool]]]:
-    """Choose a multiple of the strength of "auto", and whether to standardize columns.
+def find_strength(estimator: DistributedEstimator, survey: Survey, parameters: int) -> Strength:
+    """The strength of a penalty that is "auto" or "cv".
 
-    cluster: holds the encoded rows: partitions to train on, then those given for validation.
-    seed: draws the folds.
-    Returns list of (multiple, mean loss of held-out rows, standardize).
-    Raises TooFewError: see there.
+    It is that of "auto" where held-out rows are not asked, or cannot be.
+
+    parameters: that one output has, and may fit the rows.
+    Raises TooFewError: see there; of "cv".
     """
-    rows, held = _looked_at(cluster, summary)
+    times, standardize = estimator._alpha_times, bool(getattr(estimator, "standardize", False))
+    kept = Strength(1.0 if times is None else times, standardize, [])
+    if times is not None:
+        return kept
+    if estimator.alpha != "cv":
+        summary, loss = survey.summary, survey.targets.loss
+        # Each column of numbers or of labels has parameters of its own.
+        parameters *= survey.n_outputs if isinstance(loss, Softmax) else 1
+        counted = summary.total - summary.weightless
+        asks = not survey.partial and loss.native is not None
+        if estimator.alpha != "auto" or not asks or not asks_evidence(parameters, counted):
+            return kept
+    try:
+        return _look(estimator, survey)
+    except TooFewError:
+        if estimator.alpha == "cv":
+            raise
+        return kept
+
+
+def _look(estimator: DistributedEstimator, survey: Survey) -> Strength:
+    """Let held-out rows choose."""
+    summary, seed = survey.summary, survey.seed
+    targets = replace(survey.targets, units=None)
+    rows, held = _looked_at(survey.cluster, summary)
     sparse, standards = scipy.sparse.issparse(rows[0]), summary.standards
-    kinds, common = [bool(estimator.standardize)], 1.0
-    if estimator.standardize == "auto" and not sparse and standards is not None:
+    asked = getattr(estimator, "standardize", False)
+    kinds, common, linear = [bool(asked)], 1.0, hasattr(estimator, "standardize")
+    if asked == "auto" and not sparse and standards is not None:
         common = _common_variance(standards[1])
         kinds = [True, False] if 0 < common < np.inf else [True]
     if sparse and kinds[0] and standards is not None:  # an encoded dataframe
@@ -89,39 +131,49 @@ def choose_alpha(
         held = held and _some(held, np.isin(held[1], np.asarray(targets.classes)))
     numbers = np.empty(0, np.intp) if held else _folds(rows[1], targets, seed)
     # L-BFGS profits from a start, and strong penalties are faster. Text needs neither.
-    starts = not (sparse and rows[0].shape[1] >= WIDE)
-    n_folds, sure = _LOOKS[estimator.alpha]
-    n_folds = 1 if held else n_folds
+    starts = linear and not (sparse and rows[0].shape[1] >= WIDE)
+    n_folds, sure, least = _LOOKS[estimator.alpha]
+    if held or (estimator.alpha == "auto" and len(rows[1]) >= _ONE_FOLD):
+        n_folds = 1
+    encoded = None  # rows of linear models are scaled above, and have columns left out
+    if survey.encoding is not None and not linear:
+        encoded = Encoding(survey.encoding.encoder, fitted=True)
     models = [_copy(estimator, targets, seed).set_params(warm_start=starts) for _ in range(n_folds)]
 
     def times(penalty: Penalty) -> float:
         return 10.0**penalty.power * (common if penalty.standardize != kinds[0] else 1.0)
 
     def losses_of(penalty: Penalty, fold: int) -> Losses:
-        train = rows if held else _some(rows, numbers != fold)
-        X, y, weight = held or _some(rows, numbers == fold)
+        X, y, weight = rows if held else _some(rows, numbers != fold)
+        left, of_left, weight_left = held or _some(rows, numbers == fold)
         model = models[fold]
-        model.standardize, model._alpha_times = penalty.standardize and not sparse, times(penalty)
-        stops = {"X_val": X, "y_val": y, "sample_weight_val": weight}
+        model._alpha_times = times(penalty)
+        if linear:
+            model.standardize = penalty.standardize and not sparse
+        stops = (left, of_left, weight_left) if estimator._stops_early else (None, None, None)
         with in_this_process(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the final fit warns
-            model.fit(*train, **(stops if estimator._stops_early else {}))
-            return _losses(model._apply(X, np.ascontiguousarray), y, weight, targets)
+            start = model._warm() if model.warm_start else None
+            model._run(X, y, weight, stops, start=start, encoded=encoded)
+            raw = RawPredictor(model._raw(), np.ascontiguousarray)(left)
+            return _losses(raw, of_left, weight_left, targets)
 
-    race = Race(losses_of, n_folds, stronger_first=starts, sure=sure)
+    race = Race(losses_of, n_folds, starts or not linear, sure, least)
     best = race.run(kinds)
     tried = [(times(one), loss, one.standardize) for one, loss in race.tried(best)]
-    return times(best), best.standardize, tried
+    return Strength(times(best), best.standardize, tried)
 
 
 def _copy(estimator: DistributedEstimator, targets: TargetEncoding, seed: int) -> Any:
-    """Copy an estimator without callbacks, checkpoints, client and server."""
-    tol = estimator.tol
+    """Copy an estimator without callbacks, checkpoints, client and server; its fits are short."""
+    tol = min(_ROUGH * (estimator.tol or np.inf), _ROUGHEST)  # also of a fit that has none
     model = clone(estimator).set_params(
         alpha="auto", mode="sync", shuffle=True, n_replicas=1, encoder="auto",
         checkpoint=None, client=None, server=None, scoring="loss", verbose=0, random_state=seed,
-        tol=None if tol is None else max(tol, min(_ROUGH * tol, _ROUGHEST)),
+        tol=max(estimator.tol or 0.0, tol),
     )  # fmt: skip
+    if estimator._ends_as_planned:
+        model.set_params(max_iter=min(_EPOCHS, estimator._most_epochs), n_replicas="auto")
     if hasattr(model, "_skl_callbacks"):
         del model._skl_callbacks
     if targets.class_weight is not None:  # that of all rows

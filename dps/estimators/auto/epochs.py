@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from dps.data.survey.quantiles import Points
+from dps.estimators.auto.alpha import Strength, find_strength
 from dps.estimators.auto.constants import constant_columns, scaling_of
 from dps.estimators.auto.passes import minibatch_only_parameters, refuse_passes
 from dps.estimators.auto.steps import check_known, schedule_of
@@ -304,21 +305,30 @@ def optimizer_of(given: Any, slope: float = 1.0) -> Optimizer:
 
 
 def regularized(
-    estimator: DistributedEstimator, optimizer: Optimizer, decay: float, penalty: float
+    survey: Survey, optimizer: Optimizer, decay: float, penalty: float, parameters: int
 ) -> tuple[Optimizer, float]:
     """The optimizer, and the strength of the L2 penalty; both are ours where alpha is "auto".
 
     optimizer: AdamW has a weight decay instead of a penalty.
-    decay, penalty: used by default.
+    decay, penalty: those of "auto", before held-out rows are asked.
+    parameters: that one output has, and may fit the rows.
     """
-    ours, base = estimator.alpha == "auto", base_of(optimizer)
-    l2 = penalty if ours else float(estimator.alpha)
+    estimator, base = survey.estimator, base_of(optimizer)
+    ours = estimator.alpha == "auto"
+    asked, strength, fixed = 0.0 if ours else float(estimator.alpha), penalty, False
+    if isinstance(base, AdamW):
+        strength, fixed = decay, estimator.optimizer != "auto" and base.weight_decay != "auto"
+    Strength(1.0, False, []).report(survey, asked)
+    if ours and not fixed:
+        found = find_strength(estimator, survey, parameters)
+        found.report(survey, strength)
+        strength *= found.times
     if not isinstance(base, AdamW):
-        return optimizer, l2
-    if estimator.optimizer == "auto" or base.weight_decay == "auto":
-        base = replace(base, weight_decay=decay if ours else 0.0)
+        return optimizer, strength if ours else asked
+    if not fixed:
+        base = replace(base, weight_decay=strength if ours else 0.0)
         optimizer = replace(optimizer, base=base) if isinstance(optimizer, Averaged) else base
-    return optimizer, 0.0 if ours else l2
+    return optimizer, asked
 
 
 def check_passes(estimator: DistributedEstimator, partial: bool) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dps.estimators.auto.alpha import TooFewError, asks_evidence, choose_alpha
+from dps.estimators.auto.alpha import Strength, find_strength
 from dps.estimators.auto.passes import (
     has_kinks,
     minibatch_only_parameters,
@@ -35,7 +35,6 @@ from dps.estimators.auto.steps import (
     wide_steps,
 )
 from dps.losses import Loss
-from dps.losses.classification import Softmax
 from dps.optimizers import SGD, Averaged, Optimizer
 from dps.optimizers.names import get_optimizer
 from dps.training.plan.batches import FEWEST, batch_rows, touches_little
@@ -99,37 +98,16 @@ def _obstacles(estimator: BaseEstimator, loss: Loss) -> Iterator[str]:
 
 def choose_penalty(estimator: BaseEstimator, survey: Survey) -> tuple[float, bool]:
     """The strength, and whether numbers are standardized; fitted attributes say so, too."""
-    times, standardize = estimator._alpha_times, bool(estimator.standardize)
-    tried: list[tuple[float, float, bool]] = []
-    if times is None:
-        times = 1.0
-        if estimator.alpha == "cv" or (estimator.alpha == "auto" and _asks_evidence(survey)):
-            try:
-                times, standardize, tried = choose_alpha(
-                    estimator, survey.cluster, survey.summary, survey.targets, survey.seed
-                )
-            except TooFewError:
-                if estimator.alpha == "cv":
-                    raise
-    # The scale makes weights sum to the rows, so this is one over their sum.
-    unit = survey.targets.scale / survey.summary.total
-    alpha = unit * times if isinstance(estimator.alpha, str) else float(estimator.alpha)
-    if estimator.penalty is None:
-        alpha = 0.0
-    survey.attributes |= {"alpha_": alpha, "standardize_": standardize}
-    if tried:
-        survey.attributes["alpha_path_"] = np.array(tried) * [unit, 1.0, 1.0]
-    return alpha, standardize
-
-
-def _asks_evidence(survey: Survey) -> bool:
-    """True if held-out rows are to decide what "auto" is."""
-    if survey.partial or survey.estimator.penalty is None or survey.targets.loss.native is None:
-        return False
-    summary = survey.summary
-    # Each column of numbers or of labels has a model of its own.
-    together = survey.n_outputs if isinstance(survey.targets.loss, Softmax) else 1
-    return asks_evidence(summary.n_features * together, summary.total - summary.weightless)
+    if estimator.penalty is None or not isinstance(estimator.alpha, str):
+        alpha = 0.0 if estimator.penalty is None else float(estimator.alpha)
+        found = Strength(1.0, bool(estimator.standardize), [])
+    else:
+        found = find_strength(estimator, survey, survey.summary.n_features)
+        # The scale makes weights sum to the rows, so this is one over their sum.
+        alpha = survey.targets.scale / survey.summary.total
+    found.report(survey, alpha)
+    survey.attributes["standardize_"] = found.standardize
+    return alpha * found.times, found.standardize
 
 
 @dataclass(frozen=True)

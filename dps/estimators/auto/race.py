@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-#: To replace "auto", a penalty must lower the loss by this share.
+#: Share of the loss that a penalty must gain to replace "auto", if not otherwise said.
 _GAIN = 1e-2
 #: Standard errors within which a penalty may still win.
 _ERRORS = 2.0
@@ -43,6 +43,7 @@ class Race:
     losses_of: takes a penalty and the number of a fold, and returns `Losses`.
     stronger_first: which neighbour of a penalty to try first; the other one may not be needed.
     sure: standard errors by which a penalty must lower the loss.
+    least: share of the loss that it must gain, and that counts less than being near to "auto".
     """
 
     def __init__(
@@ -51,10 +52,11 @@ class Race:
         n_folds: int,
         stronger_first: bool = True,
         sure: float = _ERRORS,
+        least: float = _GAIN,
     ) -> None:
         self._losses_of = losses_of
         self._n_folds = n_folds
-        self._sure = sure
+        self._sure, self._least = sure, least
         self._sides = (1.0, -1.0) if stronger_first else (-1.0, 1.0)
         self._losses: dict[Penalty, list[Losses]] = {}
 
@@ -64,12 +66,12 @@ class Race:
         Each fold takes three steps:
 
         1. Penalties ten times as strong and as weak as the best join the race, until neither lowers
-           the loss by a tenth of `_GAIN`.
-        2. The leader is the penalty nearest to "auto" whose loss is within `_GAIN` of the lowest.
+           the loss by a tenth of `least`.
+        2. The leader is the penalty nearest to "auto" whose loss is within `least` of the lowest.
            It wins if it is better than "auto" by `sure` standard errors of the differences, or
            the root between it and its better neighbour does. "auto" wins if the leader cannot
-           lower its loss by `_GAIN`.
-        3. Other penalties leave if they cannot lower the leader's loss by `_GAIN`.
+           lower its loss by `least`.
+        3. Other penalties leave if they cannot lower the leader's loss by `least`.
 
         After the last fold "auto" wins.
 
@@ -90,8 +92,8 @@ class Race:
             for one in running:
                 self._look(one, fold)
             self._climb(auto, running, fold)
-            best = self._nearest(auto, running, _GAIN)
-            least = _GAIN * self._mean(best, above=True)
+            best = self._nearest(auto, running, self._least)
+            least = self._least * self._mean(best, above=True)
             gain, error = self._gain(best, auto)
             if gain + _ERRORS * error < least:
                 return auto
@@ -109,7 +111,7 @@ class Race:
         near = min([one for one in beside if one in self._losses] or [best], key=self._mean)
         root = best._replace(power=(best.power + near.power) / 2)
         self._look(root, fold)
-        return self._nearest(auto, [best, root], _GAIN)
+        return self._nearest(auto, [best, root], self._least)
 
     def tried(self, best: Penalty) -> list[tuple[Penalty, float]]:
         """Return all penalties with their mean loss, the strongest of each kind first.
@@ -133,7 +135,7 @@ class Race:
     def _climb(self, auto: Penalty, running: list[Penalty], fold: int) -> None:
         """Add neighbours of the best penalty."""
         while True:
-            best = self._nearest(auto, running, _GAIN / 10)
+            best = self._nearest(auto, running, self._least / 10)
             beside = (best._replace(power=best.power + side) for side in self._sides)
             new = [one for one in beside if one not in self._losses and abs(one.power) <= _POWERS]
             if not new:

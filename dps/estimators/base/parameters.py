@@ -72,9 +72,10 @@ alpha : float, "auto" or "cv", default="auto"
     Strength of the penalty. For L2, ``alpha / 2 * |w|**2`` is added to the mean loss of a row.
     It starts from 1 / (sum of sample weights), or 1 / rows. "auto" multiplies that by a power of
     ten if there are 100 rows or more, and more than a tenth as many coefficients, and if this
-    lowers the loss of held-out rows by 1% and three standard errors. These rows are `X_val`, or a
-    fifth of a sample of at most 2^21 stored values. "cv" always looks, wants two standard errors,
-    and uses up to five folds. `partial_fit` does not look.
+    lowers the loss of held-out rows by 0.2% and three standard errors. These rows are `X_val`, or
+    a fifth of a sample of at most 2^21 stored values; of fewer than 20,000 rows up to three folds.
+    "cv" always looks, in up to five folds, and wants 1% and two standard errors. `partial_fit` does
+    not look.
 standardize : bool or "auto", default="auto"
     If True, the penalty and the steps of SGD, momentum, Adagrad and Adam treat numbers as scaled to
     a standard deviation of one, as in glmnet and Spark. `coef_` belongs to the features as given.

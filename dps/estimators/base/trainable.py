@@ -78,11 +78,13 @@ class Trainable(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
     _classification: ClassVar[bool]
     #: Kinds of the models it trains, for files, and the attributes of its own.
     _model_type: ClassVar[Any] = None
-    _saved: ClassVar[tuple[str, ...]] = ("_model", "_params")
+    _saved: ClassVar[tuple[str, ...]] = ("_model", "_params", "alpha_", "alpha_path_")
     #: Parameters that may be code, which is in no file.
     _code: ClassVar[tuple[str, ...]] = ()
     #: True if the user writes the model.
     _is_own: ClassVar[bool] = False
+    #: The strength of a penalty, as a multiple of "auto"; None: `find_strength` finds it.
+    _alpha_times: ClassVar[float | None] = None
     #: True if training is planned to its last epoch, so that reaching it is no failure.
     _ends_as_planned: ClassVar[bool] = False
 

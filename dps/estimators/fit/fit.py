@@ -76,7 +76,7 @@ def fit(
     watching = FitCallbacks(estimator, given.X, given.y, given.weight, request.max_iter)
     score = request.score()
     estimator._check(request)
-    request.encoding = encoding_for(estimator, given.X, given.start is not None)
+    request.encoding = given.encoded or encoding_for(estimator, given.X, given.start is not None)
     data = _partitioned(request, client, given)
     cluster = cluster_for(client, request.fit, request.options)
     interrupts = Interrupts()
@@ -153,7 +153,7 @@ def _partitioned(request: Request, client: Any, given: Given) -> _Data:
     estimator, encoding = request.estimator, request.encoding
     X, y, sample_weight, validation = _of_one_graph(client, given)
     prepare, as_given = None, X
-    if encoding is not None:
+    if encoding is not None and given.encoded is None:
         X = select(estimator, encoding.encoder, X, given.reset and not encoding.fitted)
         if is_dask(X):
             prepare = encoding.prepare(X)

@@ -46,6 +46,7 @@ class Given(NamedTuple):
     partial: bool = False  # whether it is one epoch, of many
     classes: np.ndarray | None = None  # all labels that will ever come
     reset: bool = True  # whether this is a first fit, which sets the columns
+    encoded: Encoding | None = None  # that made the rows of X
 
 
 @dataclass(eq=False)
