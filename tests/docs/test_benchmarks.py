@@ -21,6 +21,7 @@ DATA = BENCHMARKS.parents[2] / "shared" / "data"
 NAMES = (
     "checkpoint",
     "auto_mode",
+    "clicks",
     "defaults",
     "dense",
     "encode",
@@ -257,6 +258,11 @@ def test_one_command_knows_all() -> None:
     command = [sys.executable, str(BENCHMARKS), "--help"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280)
     assert set(NAMES) <= set(done.stdout.replace(",", " ").split())
+
+
+def test_clicks() -> None:
+    found = rows(run("clicks"), "dps")
+    assert {"dps LinearClassifier", "dps FMClassifier, logarithms"} <= set(found)
 
 
 def test_ranks() -> None:

@@ -1,0 +1,137 @@
+"""Click logs at defaults beside Vowpal Wabbit and scikit-learn: log loss on the next day.
+
+    python tests/benchmarks/clicks.py [--rows N] [--seeds N] [--quick]
+
+Days of ``examples/click_logs.py``, whole, in the memory of one process; counts as they are, and as
+logarithms. Vowpal Wabbit passes once over its own text on one core, with 2^22 weights (``pip
+install vowpalwabbit``). scikit-learn hashes into 2^22 columns for one pass of `SGDClassifier`.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from sklearn.feature_extraction import FeatureHasher
+from sklearn.linear_model import SGDClassifier
+from sklearn.metrics import log_loss
+
+from dps import FMClassifier, LinearClassifier
+from measure import bars, installed, options, table
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
+from click_logs import make_day
+
+Day = tuple[pd.DataFrame, Any]
+LINEAR, FM, DEEP = "dps LinearClassifier", "dps FMClassifier", "dps FMClassifier((64, 32))"
+VW, SKLEARN = "Vowpal Wabbit", "scikit-learn SGDClassifier"
+LOGARITHMS = ", logarithms"
+
+
+def split(day: pd.DataFrame) -> Day:
+    return day.drop(columns="clicked"), day["clicked"].to_numpy()
+
+
+def logarithms(X: pd.DataFrame) -> pd.DataFrame:
+    return X.assign(**{name: np.log1p(X[name]) for name in X if name.startswith("count")})
+
+
+def ours(model: Any) -> Callable[[Day, pd.DataFrame], Any]:
+    return lambda day, coming: model.fit(*day).predict_proba(coming)[:, 1]
+
+
+def pairs(X: pd.DataFrame) -> Iterator[tuple[list[str], list[tuple[str, float]]]]:
+    """The words of each row, and its counts by name."""
+    numbers = [name for name in X if name.startswith("count")]
+    words = [name for name in X if not name.startswith("count")]
+    for texts, values in zip(
+        X[words].to_numpy(object), np.nan_to_num(X[numbers].to_numpy(float)), strict=True
+    ):
+        named = [f"{name}={text}" for name, text in zip(words, texts, strict=True)]
+        yield named, [(name, v) for name, v in zip(numbers, values, strict=True) if v]
+
+
+def vowpal_wabbit(day: Day, coming: pd.DataFrame) -> Any:
+    from vowpalwabbit import Workspace  # type: ignore[import-not-found]
+
+    def lines(X: pd.DataFrame) -> Iterator[str]:
+        for words, numbers in pairs(X):
+            values = " ".join(f"{name}:{value:.6g}" for name, value in numbers)
+            yield f"|n {values} |w {' '.join(words)}"
+
+    model = Workspace("--loss_function logistic -b 22 --quiet")
+    for line, clicked in zip(lines(day[0]), day[1], strict=True):
+        model.learn(f"{1 if clicked else -1} {line}")
+    raw = np.array([model.predict(line) for line in lines(coming)])
+    return 1 / (1 + np.exp(-raw))
+
+
+def scikit_learn(day: Day, coming: pd.DataFrame) -> Any:
+    hasher = FeatureHasher(2**22, input_type="pair", alternate_sign=False)
+
+    def hashed(X: pd.DataFrame) -> Any:
+        rows = ([*((word, 1.0) for word in words), *numbers] for words, numbers in pairs(X))
+        return hasher.transform(rows)
+
+    model = SGDClassifier(loss="log_loss", max_iter=1, tol=None, random_state=0)
+    return model.fit(hashed(day[0]), day[1]).predict_proba(hashed(coming))[:, 1]
+
+
+def contenders() -> dict[str, Callable[[Day, pd.DataFrame], Any]]:
+    peers = {VW: vowpal_wabbit} if installed("Vowpal Wabbit", "vowpalwabbit") else {}
+    return {
+        LINEAR: ours(LinearClassifier(random_state=0)),
+        FM: ours(FMClassifier(random_state=0)),
+        DEEP: ours(FMClassifier(hidden_layer_sizes=(64, 32), random_state=0)),
+        **peers,
+        SKLEARN: scikit_learn,
+    }
+
+
+def main() -> None:
+    chosen = options(__doc__ or "", repeat=1, rows=60_000, seeds=3)
+    rows, seeds = (2_000, 1) if chosen.quick else (chosen.rows, chosen.seeds)
+    found: dict[str, list[tuple[float, float]]] = {}
+    for seed in range(seeds):
+        X, y = split(make_day(rows, 0, seed))
+        coming, clicked = split(make_day(max(rows // 3, 500), 1, seed))
+        rate = np.full(len(clicked), y.mean())
+        found.setdefault("the rate of clicks", []).append((log_loss(clicked, rate), 0.0))
+        for name, predict in contenders().items():
+            for kind in ("", LOGARITHMS):
+                as_is = (X, coming) if not kind else (logarithms(X), logarithms(coming))
+                began = time.perf_counter()
+                chances = predict((as_is[0], y), as_is[1])
+                seconds = time.perf_counter() - began
+                found.setdefault(name + kind, []).append((log_loss(clicked, chances), seconds))
+    means = {name: np.mean(values, axis=0) for name, values in found.items()}
+    nothing = [np.nan]
+    peers = [means.get(VW + kind, nothing)[0] for kind in ("", LOGARITHMS)]
+    print(f"{rows:,} rows, means over {seeds} seeds\n")
+    table(
+        ("", "log loss", f"over {VW}'s", "seconds"),
+        (
+            (
+                name, f"{loss:.4f}", f"{loss / peers[name.endswith(LOGARITHMS)]:.3f}",
+                f"{seconds:.1f}",
+            )
+            for name, (loss, seconds) in means.items()
+        ),
+    )  # fmt: skip
+    asked = ((LINEAR, 1.0), (FM, 0.99), (DEEP, 0.985))
+    bars(
+        *(
+            (f"clicks: {name}{kind} over {VW}", means[name + kind][0] / peer, "<=", bar)
+            for name, bar in asked
+            for kind, peer in zip(("", LOGARITHMS), peers, strict=True)
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
