@@ -62,6 +62,25 @@ def best_constant(loss: Loss, weights: NDArray[np.float64]) -> tuple[NDArray[np.
     return raw, evaluate(raw)
 
 
+def deviation_of_constant(loss: Loss, weights: NDArray[np.float64]) -> float:
+    """Standard deviation over rows of the loss of the best constant.
+
+    weights: as for `best_constant`, of rows that have one label each.
+
+    Examples
+    --------
+    >>> from dps.losses import LogLoss
+    >>> deviation_of_constant(LogLoss(), np.array([1.0, 1.0]))
+    0.0
+    >>> round(deviation_of_constant(LogLoss(), np.array([3.0, 1.0])), 4)
+    0.4757
+    """
+    raw, mean = best_constant(loss, weights)
+    y, out = loss.targets(np.arange(len(weights), dtype=np.float64)), np.empty((1, len(raw)))
+    lost = [loss.evaluate(y[k : k + 1], raw[None], None, out) for k in range(len(weights))]
+    return float(np.sqrt(np.average((np.array(lost) - mean) ** 2, weights=weights)))
+
+
 def loss_of_mean(loss: Loss, mean: Any, std: Any) -> float:
     """Loss of a regression that predicts the start for targets a deviation away."""
     y = np.add(mean, std)[None]

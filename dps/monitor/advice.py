@@ -73,6 +73,22 @@ def no_shared_memory(worker: str, why: str) -> str:
     )
 
 
+def constant_is_as_good(loss: float, constant: float) -> str:
+    """Advice for a classifier that is not known to be of use.
+
+    Examples
+    --------
+    >>> constant_is_as_good(0.58, 0.55)[:69]
+    'The loss on held-out rows, 0.58, is not lower than that of a constant'
+    """
+    return (
+        f"The loss on held-out rows, {loss:.4g}, is not lower than that of a constant, "
+        f"{constant:.4g}: the features say nothing of y there, or the model fits its own rows too "
+        "closely. Give it more rows, fewer columns or rare values (FrameEncoder(min_frequency=)), "
+        "or a stronger alpha."
+    )
+
+
 def advise(
     accounts: Sequence[Account],
     *,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from dps.monitor.advice import Account, advise, shares
+from dps.monitor.advice import Account, advise, constant_is_as_good, shares
 from dps.monitor.words import count, duration, host, loss, percent
 from dps.training.epochs.records import EpochRecord
 from dps.training.job import FULL_BATCH, FitResult, Job
@@ -88,6 +88,8 @@ class FitReport:
         Workers that died, after which the fit went on.
     chosen : str
         With ``mode="auto"`` which mode was chosen, and why.
+    no_better : tuple of float or None
+        Of a classifier the loss on held-out rows and that of a constant, if this one is not higher.
 
     Examples
     --------
@@ -118,6 +120,7 @@ class FitReport:
     rows_late: int = 0
     losses: tuple[Loss, ...] = ()
     chosen: str = ""
+    no_better: tuple[float, float] | None = None
 
     @property
     def together(self) -> bool:
@@ -132,7 +135,8 @@ class FitReport:
     @property
     def advice(self) -> list[str]:
         """Advice, the most useful first."""
-        return advise(
+        said = [] if self.no_better is None else [constant_is_as_good(*self.no_better)]
+        return said + advise(
             self.accounts,
             together=self.together,
             full_batch=self.full_batch,

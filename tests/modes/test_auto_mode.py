@@ -312,7 +312,7 @@ def test_a_table_goes_on_row_by_row(decides: Callable[[Mode], None], begun: Begu
     decides(Hybrid())
     auto = fitted(
         "auto", True, dps.FMClassifier, max_embeddings=4000, hidden_layer_sizes=(4,), batch_size=8,
-        max_iter=60,
+        max_iter=60, alpha=1e-3,
     )  # fmt: skip
     assert begun.modes == [Sync(), Hybrid()]
     assert [r["rows"] for r in auto.history_] == [auto.plan_.rows] * 60

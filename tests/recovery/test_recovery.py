@@ -382,6 +382,7 @@ def test_a_fit_by_a_table_goes_on(client: Client, monkeypatch: pytest.MonkeyPatc
     losses = killing_after(monkeypatch, 2, lambda: kill(client, min(client.nthreads())))
     model = dps.FMClassifier(
         max_embeddings=4096, max_iter=400, tol=None, client=client, random_state=0, mode="async",
+        alpha=1 / ROWS,
     ).fit(dd.from_pandas(frame, npartitions=6), dd.from_pandas(y, npartitions=6))  # fmt: skip
     assert_exact(model, model.plan_.rows)
     assert len(losses) == 1

@@ -28,6 +28,7 @@ from dps.estimators.fit.encoding import Encoding
 from dps.estimators.predict.predict import RawPredictor
 from dps.losses.base import as_columns
 from dps.losses.classification import Softmax
+from dps.losses.constants import best_constant
 
 if TYPE_CHECKING:
     from dps.cluster.base import Cluster
@@ -129,7 +130,7 @@ def _look(estimator: DistributedEstimator, survey: Survey) -> Strength:
     if targets.classes is not None and not targets.multilabel:
         targets = _of_labels(estimator, targets, rows[1])
         held = held and _some(held, np.isin(held[1], np.asarray(targets.classes)))
-    numbers = np.empty(0, np.intp) if held else _folds(rows[1], targets, seed)
+    numbers = np.empty(0, np.intp) if held else _folds(rows[1], targets)
     # L-BFGS profits from a start, and strong penalties are faster. Text needs neither.
     starts = linear and not (sparse and rows[0].shape[1] >= WIDE)
     n_folds, sure, least = _LOOKS[estimator.alpha]
@@ -160,6 +161,9 @@ def _look(estimator: DistributedEstimator, survey: Survey) -> Strength:
 
     race = Race(losses_of, n_folds, starts or not linear, sure, least)
     best = race.run(kinds)
+    if targets.classes is not None and not targets.multilabel:
+        lost = next(loss for one, loss in race.tried(best) if one == best)
+        survey.looked = lost, _loss_of_constant(targets, held or rows)
     tried = [(times(one), loss, one.standardize) for one, loss in race.tried(best)]
     return Strength(times(best), best.standardize, tried)
 
@@ -180,6 +184,15 @@ def _copy(estimator: DistributedEstimator, targets: TargetEncoding, seed: int) -
         labels: Any = targets.classes
         model.class_weight = dict(zip(labels.tolist(), targets.class_weight, strict=True))
     return model
+
+
+def _loss_of_constant(targets: TargetEncoding, rows: Rows) -> float:
+    """Mean loss of the constant that is best for rows."""
+    _, y, weight = rows
+    codes = np.searchsorted(np.asarray(targets.classes), y)
+    factors = 1.0 if targets.class_weight is None else np.asarray(targets.class_weight)
+    weights = np.bincount(codes, weight, minlength=len(np.asarray(targets.classes))) * factors
+    return best_constant(targets.loss, weights)[1]
 
 
 def _common_variance(deviations: NDArray[np.float64]) -> float:
@@ -276,7 +289,7 @@ def _of_labels(
     return replace(targets, loss=loss, classes=classes, class_weight=factors)
 
 
-def _folds(y: np.ndarray, targets: TargetEncoding, seed: int) -> NDArray[np.intp]:
+def _folds(y: np.ndarray, targets: TargetEncoding) -> NDArray[np.intp]:
     """The fold that holds each row out, stratified by label; the only row of a label has none."""
     n = len(y)
     if n < _FOLDS * _FEWEST:
@@ -284,7 +297,7 @@ def _folds(y: np.ndarray, targets: TargetEncoding, seed: int) -> NDArray[np.intp
             f"alpha='cv' holds {1 / _FOLDS:.0%} of the rows out, and there are {n}: give X_val and "
             "y_val, or choose alpha yourself"
         )
-    order, single = np.random.default_rng(seed).permutation(n), np.zeros(n, bool)
+    order, single = np.random.default_rng(0).permutation(n), np.zeros(n, bool)
     if targets.classes is not None and not targets.multilabel:
         codes = np.searchsorted(targets.classes, y)
         order = order[np.argsort(codes[order], kind="stable")]

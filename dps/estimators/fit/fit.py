@@ -24,7 +24,7 @@ from dps.data.collections.partitions import Partition, is_dask, is_frame, is_lis
 from dps.data.collections.parts import one_graph
 from dps.data.feed.blocks import as_rows
 from dps.data.feed.targets import TargetEncoding
-from dps.data.survey.labels import check_kinds
+from dps.data.survey.labels import Labels, check_kinds
 from dps.data.survey.rows import (
     DataSummary,
     GapsError,
@@ -45,6 +45,7 @@ from dps.estimators.fit.survey import Given, Request, Survey
 from dps.estimators.fit.validation import ValidationData, check_targets, survey_validation
 from dps.estimators.served.publish import Publisher
 from dps.losses import Loss
+from dps.monitor.advice import constant_is_as_good
 from dps.parameter_server import ParameterServer
 from dps.training.epochs.records import EpochRecord, History
 from dps.training.job import FitResult, Job
@@ -109,6 +110,8 @@ def fit(
         if after is not None:
             raise after
     watching.end()
+    if (no_better := estimator.fit_report_.no_better) is not None:
+        warnings.warn(constant_is_as_good(*no_better), UserWarning, stacklevel=4 + FRAMES)
     if not estimator._ends_as_planned or job.full_batch is not None:
         _warn_unless_converged(result, request.tol, job.stopping.max_iter)
 
@@ -124,7 +127,9 @@ def _store(survey: Survey, job: Job, result: FitResult) -> None:
     result = replace(result, kept=kept)
     estimator.plan_ = result.plan
     estimator._carry = TrainState.after(survey.start, job, model, result, survey.alike_so_far())
-    estimator.fit_report_ = report_of(type(estimator).__name__, job, result)
+    report = report_of(type(estimator).__name__, job, result)
+    loss = math.nan if report.validation_loss is None else report.validation_loss
+    estimator.fit_report_ = replace(report, no_better=survey.no_better(loss))
 
 
 def _scored(job: Job, score: Score, survey: Survey, validating: bool) -> Job:
@@ -230,8 +235,11 @@ def _surveyed(
     targets, n_outputs = _describe(estimator, request.loss, summary, given.classes)
     if data.validating:
         check_targets(seen, targets)
+    labels = None
+    if seen and targets.classes is not None and not targets.multilabel:
+        labels = Labels.merge([part.labels for part in seen])
     return Survey(**vars(request), cluster=cluster, summary=summary, targets=targets,
-                  n_outputs=n_outputs)  # fmt: skip
+                  n_outputs=n_outputs, given=labels)  # fmt: skip
 
 
 def _looked_at(request: Request, cluster: Cluster, trained: int, whole: bool) -> DataSummary:

@@ -5,6 +5,7 @@ It knows no kind of model: what is particular to one an estimator says, see `Tra
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from dps.cluster.options import Options
 from dps.estimators.fit.encoding import Encoding
 from dps.losses import Loss
-from dps.losses.constants import best_constant, loss_of_mean
+from dps.losses.constants import best_constant, deviation_of_constant, loss_of_mean
 from dps.models import Model
 from dps.optimizers import Optimizer
 from dps.optimizers.schedules import Schedule
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from dps.cluster.base import Cluster
     from dps.data.columns import OccurringColumns
     from dps.data.feed.targets import TargetEncoding
+    from dps.data.survey.labels import Labels
     from dps.data.survey.rows import DataSummary
     from dps.estimators.fit.validation import ValidationData
     from dps.modes import Mode
@@ -33,6 +35,10 @@ if TYPE_CHECKING:
     from dps.training.job import Job
     from dps.training.lbfgs.full_batch import FullBatch
     from dps.training.state import TrainState
+
+
+#: Standard errors of a constant's loss that are left to chance.
+_ERRORS = 2.0
 
 
 class Given(NamedTuple):
@@ -111,6 +117,9 @@ class Survey(Request):
     summary: DataSummary
     targets: TargetEncoding
     n_outputs: int  # raw ones
+    given: Labels | None = None  # those of the user's validation data, of one column
+    #: The loss on held-out rows that chose a penalty, and that of the best constant for them.
+    looked: tuple[float, float] | None = None
 
     def alike_so_far(self) -> NDArray[np.float64] | None:
         """The targets of this and earlier calls if all are alike, see `TrainState`, else None."""
@@ -127,6 +136,34 @@ class Survey(Request):
         weight = summary.targets.weight + (0 if self.alike is None else self.alike[0])
         return np.array([weight, *values]) if alike else None
 
+    def no_better(self, validated: float) -> tuple[float, float] | None:
+        """The loss on held-out rows, and that of a constant, where this one is not higher.
+
+        validated: loss of early stopping's rows, or NaN; else those count that chose a penalty. It
+            must be higher by chance, too, where it is not known which rows these are.
+        """
+        targets = self.targets
+        known = targets.loss.native is not None and targets.loss.has_probabilities
+        if self.estimator._is_own or not known or targets.classes is None or targets.multilabel:
+            return None
+        found = self.looked
+        if not math.isnan(validated):
+            weights, rows = self.class_shares(), np.inf
+            if self.given is None:
+                rows = self.summary.total * self.estimator.validation_fraction
+            else:
+                weights = self._weights_of(self.given)
+            chance = _ERRORS * deviation_of_constant(targets.loss, weights) / math.sqrt(rows)
+            found = validated, best_constant(targets.loss, weights)[1] + chance
+        return found if found is not None and found[0] >= found[1] else None
+
+    def _weights_of(self, labels: Labels) -> NDArray[np.float64]:
+        """The weight of each class in such rows."""
+        assert self.targets.classes is not None
+        weights = np.zeros(len(self.targets.classes))
+        weights[np.searchsorted(self.targets.classes, labels.classes)] = labels.weights
+        return weights * (1.0 if self.targets.class_weight is None else self.targets.class_weight)
+
     def class_shares(self) -> NDArray[np.float64]:
         """Class shares of a classification's rows, for `best_constant`.
 
@@ -139,12 +176,7 @@ class Survey(Request):
             least = 0.5 / summary.total
             unknown = self.partial & ((shares <= 0) | (shares >= 1))
             return np.where(unknown, 0.5, np.clip(shares, least, 1 - least))
-        assert targets.classes is not None
-        weights = np.zeros(len(targets.classes))
-        weights[np.searchsorted(targets.classes, summary.labels.classes)] = summary.labels.weights
-        if targets.class_weight is not None:
-            weights *= targets.class_weight
-        weights *= targets.scale
+        weights = self._weights_of(summary.labels) * targets.scale
         if self.partial and not weights.all():
             return np.ones(len(weights))
         return np.where(weights > 0, weights, 0.5)
