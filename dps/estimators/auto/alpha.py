@@ -162,7 +162,7 @@ def _look(estimator: DistributedEstimator, survey: Survey) -> Strength:
     race = Race(losses_of, n_folds, starts or not linear, sure, least)
     best = race.run(kinds)
     if targets.classes is not None and not targets.multilabel:
-        lost = next(loss for one, loss in race.tried(best) if one == best)
+        lost = next((loss for one, loss in race.tried(best) if one == best), np.nan)
         survey.looked = lost, _loss_of_constant(targets, held or rows)
     tried = [(times(one), loss, one.standardize) for one, loss in race.tried(best)]
     return Strength(times(best), best.standardize, tried)
