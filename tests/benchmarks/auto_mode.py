@@ -124,8 +124,9 @@ def wide_and_sparse(quick: bool) -> Iterator[Scenario]:
 
         def model(mode: Any) -> Any:
             return stochastic(
-                mode, client=client, optimizer="adagrad", batch_size=256, max_iter=10_000
-            )
+                mode, client=client, optimizer="adagrad", batch_size=256, max_iter=10_000,
+                alpha=1 / len(y),
+            )  # fmt: skip
 
         yield model, on_cluster(client, X, y), log_loss(X, y)
 

@@ -132,7 +132,7 @@ def test_penalty() -> None:
 
 def test_strength() -> None:
     found = rows(run("strength"))
-    assert float(found["strength: worst loss by that of auto"][0]) < 1.01
+    assert float(found["strength: worst loss by that of one over the rows"][0]) < 1.01
     assert float(found["share of sets that are worse by 1%"][0]) == 0
 
 
