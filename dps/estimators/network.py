@@ -140,6 +140,7 @@ class _Perceptron(Planned):
         if self.average and not by_passes:
             optimizer = plan.averaged(optimizer)
         decay = self._decay(survey.partial, plan.rows)
+        # Their decay follows from the rows alone: held-out rows are not asked.
         optimizer, l2 = regularized(survey, optimizer, decay, decay / summary.total, 0)
         stopping = plan.stopping(survey.tol, 8)
         return survey.job(

@@ -62,23 +62,20 @@ def best_constant(loss: Loss, weights: NDArray[np.float64]) -> tuple[NDArray[np.
     return raw, evaluate(raw)
 
 
-def deviation_of_constant(loss: Loss, weights: NDArray[np.float64]) -> float:
-    """Standard deviation over rows of the loss of the best constant.
+def losses_of_constant(loss: Loss, weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The loss of a row of each class at the best constant, (n_classes,).
 
-    weights: as for `best_constant`, of rows that have one label each.
+    weights: as for `best_constant`, above zero, of rows that have one label each.
 
     Examples
     --------
     >>> from dps.losses import LogLoss
-    >>> deviation_of_constant(LogLoss(), np.array([1.0, 1.0]))
-    0.0
-    >>> round(deviation_of_constant(LogLoss(), np.array([3.0, 1.0])), 4)
-    0.4757
+    >>> losses_of_constant(LogLoss(), np.array([3.0, 1.0])).round(4)
+    array([0.2877, 1.3863])
     """
-    raw, mean = best_constant(loss, weights)
+    raw, _ = best_constant(loss, weights)
     y, out = loss.targets(np.arange(len(weights), dtype=np.float64)), np.empty((1, len(raw)))
-    lost = [loss.evaluate(y[k : k + 1], raw[None], None, out) for k in range(len(weights))]
-    return float(np.sqrt(np.average((np.array(lost) - mean) ** 2, weights=weights)))
+    return np.array([loss.evaluate(y[k : k + 1], raw[None], None, out) for k in range(len(y))])
 
 
 def loss_of_mean(loss: Loss, mean: Any, std: Any) -> float:

@@ -28,7 +28,7 @@ from dps.estimators.fit.encoding import Encoding
 from dps.estimators.predict.predict import RawPredictor
 from dps.losses.base import as_columns
 from dps.losses.classification import Softmax
-from dps.losses.constants import best_constant
+from dps.losses.constants import losses_of_constant
 
 if TYPE_CHECKING:
     from dps.cluster.base import Cluster
@@ -161,10 +161,10 @@ def _look(estimator: DistributedEstimator, survey: Survey) -> Strength:
 
     race = Race(losses_of, n_folds, starts or not linear, sure, least)
     best = race.run(kinds)
+    losses = race.tried(best)
     if targets.classes is not None and not targets.multilabel:
-        lost = next((loss for one, loss in race.tried(best) if one == best), np.nan)
-        survey.looked = lost, _loss_of_constant(targets, held or rows)
-    tried = [(times(one), loss, one.standardize) for one, loss in race.tried(best)]
+        survey.looked = dict(losses).get(best, np.nan), _of_constant(targets, rows, held or rows)
+    tried = [(times(one), loss, one.standardize) for one, loss in losses]
     return Strength(times(best), best.standardize, tried)
 
 
@@ -186,13 +186,18 @@ def _copy(estimator: DistributedEstimator, targets: TargetEncoding, seed: int) -
     return model
 
 
-def _loss_of_constant(targets: TargetEncoding, rows: Rows) -> float:
-    """Mean loss of the constant that is best for rows."""
-    _, y, weight = rows
-    codes = np.searchsorted(np.asarray(targets.classes), y)
+def _of_constant(targets: TargetEncoding, rows: Rows, held: Rows) -> float:
+    """Mean loss on held-out rows of the constant that is best for others."""
+    if not (targets.loss.native is not None and targets.loss.has_probabilities):
+        return np.inf
+    classes = np.asarray(targets.classes)
     factors = 1.0 if targets.class_weight is None else np.asarray(targets.class_weight)
-    weights = np.bincount(codes, weight, minlength=len(np.asarray(targets.classes))) * factors
-    return best_constant(targets.loss, weights)[1]
+    ours, theirs = (
+        np.bincount(np.searchsorted(classes, y), weight, minlength=len(classes)) * factors
+        for _, y, weight in (rows, held)
+    )
+    lost = losses_of_constant(targets.loss, np.where(ours > 0, ours, 0.5))
+    return float(np.average(lost, weights=theirs))
 
 
 def _common_variance(deviations: NDArray[np.float64]) -> float:

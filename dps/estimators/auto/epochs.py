@@ -310,7 +310,7 @@ def regularized(
     """The optimizer, and the strength of the L2 penalty; both are ours where alpha is "auto".
 
     optimizer: AdamW has a weight decay instead of a penalty.
-    decay, penalty: those of "auto", before held-out rows are asked.
+    decay, penalty: what "auto" is where held-out rows are not asked.
     parameters: that one output has, and may fit the rows.
     """
     estimator, base = survey.estimator, base_of(optimizer)

@@ -83,7 +83,7 @@ standardize : bool or "auto", default="auto"
     in the same units (pixels). Numbers are the columns of dense arrays and the numeric columns of
     dataframes; categories and columns of sparse matrices are not scaled. Deviations are computed
     from all rows (from a sample of partitions with more than 2^19 stored values), with
-    `sample_weight` and without `class_weight`. `partial_fit` keeps those of its first call.
+    `sample_weight` and without `class_weight`. `partial_fit` keeps its first deviations.
 l1_ratio : float, default=0.15
     Share of L1 in the elastic net.
 fit_intercept : bool, default=True

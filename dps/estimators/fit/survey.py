@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dps.cluster.options import Options
 from dps.estimators.fit.encoding import Encoding
 from dps.losses import Loss
-from dps.losses.constants import best_constant, deviation_of_constant, loss_of_mean
+from dps.losses.constants import best_constant, loss_of_mean, losses_of_constant
 from dps.models import Model
 from dps.optimizers import Optimizer
 from dps.optimizers.schedules import Schedule
@@ -117,8 +117,8 @@ class Survey(Request):
     summary: DataSummary
     targets: TargetEncoding
     n_outputs: int  # raw ones
-    given: Labels | None = None  # those of the user's validation data, of one column
-    #: The loss on held-out rows that chose a penalty, and that of the best constant for them.
+    given: Labels | None = None  # of the user's validation data, where y is one column
+    #: The loss on held-out rows that chose a penalty, and what the best constant loses there.
     looked: tuple[float, float] | None = None
 
     def alike_so_far(self) -> NDArray[np.float64] | None:
@@ -137,7 +137,9 @@ class Survey(Request):
         return np.array([weight, *values]) if alike else None
 
     def no_better(self, validated: float) -> tuple[float, float] | None:
-        """The loss on held-out rows, and that of a constant, where this one is not higher.
+        """The loss on held-out rows and what a constant loses there, where this is not more.
+
+        The constant is the best one for the rows that are trained on.
 
         validated: loss of early stopping's rows, or NaN; else those count that chose a penalty. It
             must be higher by chance, too, where it is not known which rows these are.
@@ -148,13 +150,16 @@ class Survey(Request):
             return None
         found = self.looked
         if not math.isnan(validated):
-            weights, rows = self.class_shares(), np.inf
-            if self.given is None:
-                rows = self.summary.total * self.estimator.validation_fraction
+            shares = self.class_shares()
+            lost = losses_of_constant(targets.loss, shares)
+            if self.given is not None:
+                constant = np.average(lost, weights=self._weights_of(self.given))
             else:
-                weights = self._weights_of(self.given)
-            chance = _ERRORS * deviation_of_constant(targets.loss, weights) / math.sqrt(rows)
-            found = validated, best_constant(targets.loss, weights)[1] + chance
+                mean = np.average(lost, weights=shares)
+                deviation = math.sqrt(np.average((lost - mean) ** 2, weights=shares))
+                rows = self.summary.total * self.estimator.validation_fraction
+                constant = mean + _ERRORS * deviation / math.sqrt(rows)
+            found = validated, float(constant)
         return found if found is not None and found[0] >= found[1] else None
 
     def _weights_of(self, labels: Labels) -> NDArray[np.float64]:
