@@ -6,6 +6,7 @@ smaller sets.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
@@ -16,11 +17,14 @@ from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
+from dps.estimators.auto.alpha import Look
 from dps.estimators.auto.constants import network_goes_on, scaling_of
 from dps.estimators.auto.epochs import (
     EpochPlan,
     Outputs,
     Planned,
+    auto_batch,
+    auto_epochs,
     check_passes,
     choose_outputs,
     dtype_of,
@@ -59,6 +63,10 @@ _RATES: dict[type[Optimizer], float] = {SGD: 1.0, Momentum: 0.2}
 _BINS, _ROWS_A_BIN, _WIDTH, _INPUTS = 48, 50, 8, 256
 #: The least decay, and of labels that of one row; networks of few rows are over-confident.
 _DECAY, _DECAY_OF_A_ROW, _MOST_DECAY = 0.02, 300.0, 0.7
+#: A weaker decay is looked for where the rows alone suggest so many times the least one.
+_CLEAR = 3.0
+#: How it is looked for, see `Look`: after a share of the epochs, which favours weak ones a little.
+_COMPARED, _FOLDS, _SURE, _GAIN = 0.6, 3, 3.0, 0.05
 
 _MLP = """
 hidden_layer_sizes : tuple of int, default=(128, 128)
@@ -140,8 +148,10 @@ class _Perceptron(Planned):
         if self.average and not by_passes:
             optimizer = plan.averaged(optimizer)
         decay = self._decay(survey.partial, plan.rows)
-        # Their decay follows from the rows alone: held-out rows are not asked.
-        optimizer, l2 = regularized(survey, optimizer, decay, decay / summary.total, 0)
+        # Few rows need the strong decay that their number suggests, unless their labels are clean.
+        asks = summary.total if decay > _CLEAR * _DECAY else 0
+        look = Look(_FOLDS, _SURE, _GAIN, reach=(math.log10(_DECAY / decay), 0.0))
+        optimizer, l2 = regularized(survey, optimizer, decay, decay / summary.total, asks, look)
         stopping = plan.stopping(survey.tol, 8)
         return survey.job(
             self._network(survey, outputs),
@@ -154,6 +164,13 @@ class _Perceptron(Planned):
             if by_passes
             else None,
         )
+
+    def _epochs_to_compare(self, rows: int) -> int:
+        most = self._most_epochs
+        if self.max_iter == "auto":
+            batch = auto_batch(rows) if self.batch_size == "auto" else int(self.batch_size)
+            most = auto_epochs(rows, min(batch, rows))
+        return max(1, round(_COMPARED * most))
 
     def _decay(self, partial: bool, rows: int) -> float:
         """The weight decay by default, where so many rows are trained on, or of a stream."""

@@ -23,7 +23,7 @@ from dps.data.feed.blocks import as_rows
 from dps.data.feed.targets import TargetEncoding, as_targets
 from dps.data.survey.rows import WIDE, DataSummary
 from dps.data.survey.spread import some_of
-from dps.estimators.auto.race import Losses, Penalty, Race
+from dps.estimators.auto.race import REACH, Losses, Penalty, Race
 from dps.estimators.fit.encoding import Encoding
 from dps.estimators.predict.predict import RawPredictor
 from dps.losses.base import as_columns
@@ -39,21 +39,29 @@ if TYPE_CHECKING:
 _SAMPLED = 1 << 21
 #: Number of folds, and the least rows of one.
 _FOLDS, _FEWEST = 5, 2
-#: For "auto" and "cv": folds at the most, standard errors that make sure, and the share of the loss
-#: that another strength must gain.
-_LOOKS = {"auto": (3, 3.0, 2e-3), "cv": (_FOLDS, 2.0, 1e-2)}
 #: Rows of which "auto" looks at one fold only.
 _ONE_FOLD = 20_000
 #: The fits that are compared end at so many times `tol`, and at this tolerance at most.
 _ROUGH, _ROUGHEST = 100, 1e-2
-#: Epochs that are compared of a model whose epochs are planned.
-_EPOCHS = 3
 #: Groups of held-out rows.
 _GROUPS = 512
 #: Parameters per row from which "auto" looks at held-out rows, and the fewest rows for that.
 _MANY, _ENOUGH = 0.1, 100
 
 Rows = tuple[Any, np.ndarray, np.ndarray | None]
+
+
+class Look(NamedTuple):
+    """How to look for a strength."""
+
+    folds: int  # at the most
+    sure: float  # standard errors by which another strength must lower the loss
+    least: float  # share of the loss that it must gain
+    reach: tuple[float, float] = REACH  # the weakest and the strongest multiple, as powers of ten
+
+
+#: For "auto" and "cv".
+AUTO, _CV = Look(3, 3.0, 2e-3), Look(_FOLDS, 2.0, 1e-2)
 
 
 class TooFewError(ValueError):
@@ -85,12 +93,18 @@ def asks_evidence(parameters: int, rows: int) -> bool:
     return rows >= _ENOUGH and parameters > _MANY * rows
 
 
-def find_strength(estimator: DistributedEstimator, survey: Survey, parameters: int) -> Strength:
+def find_strength(
+    estimator: DistributedEstimator,
+    survey: Survey,
+    parameters: int,
+    look: Look = AUTO,
+) -> Strength:
     """The strength of a penalty that is "auto" or "cv".
 
     It is that of "auto" where held-out rows are not asked, or cannot be.
 
     parameters: that one output has, and may fit the rows.
+    look: for "auto".
     Raises TooFewError: see there; of "cv".
     """
     times, standardize = estimator._alpha_times, bool(getattr(estimator, "standardize", False))
@@ -106,14 +120,14 @@ def find_strength(estimator: DistributedEstimator, survey: Survey, parameters: i
         if estimator.alpha != "auto" or not asks or not asks_evidence(parameters, counted):
             return kept
     try:
-        return _look(estimator, survey)
+        return _look(estimator, survey, _CV if estimator.alpha == "cv" else look)
     except TooFewError:
         if estimator.alpha == "cv":
             raise
         return kept
 
 
-def _look(estimator: DistributedEstimator, survey: Survey) -> Strength:
+def _look(estimator: DistributedEstimator, survey: Survey, how: Look) -> Strength:
     """Let held-out rows choose."""
     summary, seed = survey.summary, survey.seed
     targets = replace(survey.targets, units=None)
@@ -133,13 +147,17 @@ def _look(estimator: DistributedEstimator, survey: Survey) -> Strength:
     numbers = np.empty(0, np.intp) if held else _folds(rows[1], targets)
     # L-BFGS profits from a start, and strong penalties are faster. Text needs neither.
     starts = linear and not (sparse and rows[0].shape[1] >= WIDE)
-    n_folds, sure, least = _LOOKS[estimator.alpha]
+    n_folds = how.folds
     if held or (estimator.alpha == "auto" and len(rows[1]) >= _ONE_FOLD):
         n_folds = 1
     encoded = None  # rows of linear models are scaled above, and have columns left out
     if survey.encoding is not None and not linear:
         encoded = Encoding(survey.encoding.encoder, fitted=True)
-    models = [_copy(estimator, targets, seed).set_params(warm_start=starts) for _ in range(n_folds)]
+    n_rows = len(rows[1]) if held else len(rows[1]) * (_FOLDS - 1) // _FOLDS
+    models = [
+        _copy(estimator, targets, seed, n_rows).set_params(warm_start=starts)
+        for _ in range(n_folds)
+    ]
 
     def times(penalty: Penalty) -> float:
         return 10.0**penalty.power * (common if penalty.standardize != kinds[0] else 1.0)
@@ -159,7 +177,7 @@ def _look(estimator: DistributedEstimator, survey: Survey) -> Strength:
             raw = RawPredictor(model._raw(), np.ascontiguousarray)(left)
             return _losses(raw, of_left, weight_left, targets)
 
-    race = Race(losses_of, n_folds, starts or not linear, sure, least)
+    race = Race(losses_of, n_folds, starts or not linear, how.sure, how.least, how.reach)
     best = race.run(kinds)
     losses = race.tried(best)
     if targets.classes is not None and not targets.multilabel:
@@ -168,7 +186,7 @@ def _look(estimator: DistributedEstimator, survey: Survey) -> Strength:
     return Strength(times(best), best.standardize, tried)
 
 
-def _copy(estimator: DistributedEstimator, targets: TargetEncoding, seed: int) -> Any:
+def _copy(estimator: DistributedEstimator, targets: TargetEncoding, seed: int, rows: int) -> Any:
     """Copy an estimator without callbacks, checkpoints, client and server; its fits are short."""
     tol = min(_ROUGH * (estimator.tol or np.inf), _ROUGHEST)  # also of a fit that has none
     model = clone(estimator).set_params(
@@ -177,7 +195,7 @@ def _copy(estimator: DistributedEstimator, targets: TargetEncoding, seed: int) -
         tol=max(estimator.tol or 0.0, tol),
     )  # fmt: skip
     if estimator._ends_as_planned:
-        model.set_params(max_iter=min(_EPOCHS, estimator._most_epochs), n_replicas="auto")
+        model.set_params(max_iter=estimator._epochs_to_compare(rows), n_replicas="auto")
     if hasattr(model, "_skl_callbacks"):
         del model._skl_callbacks
     if targets.class_weight is not None:  # that of all rows

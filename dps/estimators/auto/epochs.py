@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from dps.data.survey.quantiles import Points
-from dps.estimators.auto.alpha import Strength, find_strength
+from dps.estimators.auto.alpha import AUTO, Look, Strength, find_strength
 from dps.estimators.auto.constants import constant_columns, scaling_of
 from dps.estimators.auto.passes import minibatch_only_parameters, refuse_passes
 from dps.estimators.auto.steps import check_known, schedule_of
@@ -48,6 +48,8 @@ _WARM = 0.05
 _BLURRED = 1e5
 #: Largest values for float32, with a margin.
 _LARGE = 1e30
+#: Epochs of fits that are compared to choose a penalty.
+_COMPARED = 3
 #: Meanings of "auto".
 _BETA2, _EPSILON = 0.95, 1e-8
 #: Passes over all rows that "auto" plans for L-BFGS, as scikit-learn does.
@@ -85,6 +87,10 @@ class Planned(DistributedEstimator):
         """As asked for, or what "auto" may come to."""
         most: Any = self.max_iter
         return _MOST_EPOCHS if most == "auto" else int(most)
+
+    def _epochs_to_compare(self, rows: int) -> int:
+        """Epochs, over so many rows, of a fit that is compared to choose a penalty."""
+        return min(_COMPARED, self._most_epochs)
 
     def _restore_columns(self, survey: Survey, job: Job, kept: Snapshot) -> tuple[Any, Snapshot]:
         """The model of y as it is, and its parameters and state."""
@@ -305,13 +311,18 @@ def optimizer_of(given: Any, slope: float = 1.0) -> Optimizer:
 
 
 def regularized(
-    survey: Survey, optimizer: Optimizer, decay: float, penalty: float, parameters: int
+    survey: Survey,
+    optimizer: Optimizer,
+    decay: float,
+    penalty: float,
+    parameters: int,
+    look: Look = AUTO,
 ) -> tuple[Optimizer, float]:
     """The optimizer, and the strength of the L2 penalty; both are ours where alpha is "auto".
 
     optimizer: AdamW has a weight decay instead of a penalty.
     decay, penalty: what "auto" is where held-out rows are not asked.
-    parameters: that one output has, and may fit the rows.
+    parameters, look: see `find_strength`.
     """
     estimator, base = survey.estimator, base_of(optimizer)
     ours = estimator.alpha == "auto"
@@ -320,7 +331,7 @@ def regularized(
         strength, fixed = decay, estimator.optimizer != "auto" and base.weight_decay != "auto"
     Strength(1.0, False, []).report(survey, asked)
     if ours and not fixed:
-        found = find_strength(estimator, survey, parameters)
+        found = find_strength(estimator, survey, parameters, look)
         found.report(survey, strength)
         strength *= found.times
     if not isinstance(base, AdamW):

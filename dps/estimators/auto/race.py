@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 _GAIN = 1e-2
 #: Standard errors within which a penalty may still win.
 _ERRORS = 2.0
-#: The largest power of ten, up or down.
-_POWERS = 8
+#: The lowest and the highest power of ten.
+REACH = -8.0, 8.0
 
 
 class Penalty(NamedTuple):
@@ -42,6 +42,7 @@ class Race:
 
     losses_of: takes a penalty and the number of a fold, and returns `Losses`.
     stronger_first: which neighbour of a penalty to try first; the other one may not be needed.
+    reach: the lowest and the highest power of ten.
     sure: standard errors by which a penalty must lower the loss.
     least: share of the loss that it must gain, and that counts less than being near to "auto".
     """
@@ -53,11 +54,13 @@ class Race:
         stronger_first: bool = True,
         sure: float = _ERRORS,
         least: float = _GAIN,
+        reach: tuple[float, float] = REACH,
     ) -> None:
         self._losses_of = losses_of
         self._n_folds = n_folds
         self._sure, self._least = sure, least
         self._sides = (1.0, -1.0) if stronger_first else (-1.0, 1.0)
+        self._reach = reach
         self._losses: dict[Penalty, list[Losses]] = {}
 
     def run(self, kinds: Sequence[bool]) -> Penalty:
@@ -107,8 +110,8 @@ class Race:
 
     def _refined(self, auto: Penalty, best: Penalty, fold: int) -> Penalty:
         """Return the better of a penalty and the root between it and its better neighbour."""
-        beside = [best._replace(power=best.power + side) for side in self._sides]
-        near = min([one for one in beside if one in self._losses] or [best], key=self._mean)
+        beside = [one for one in self._beside(best) if one in self._losses]
+        near = min(beside or [best], key=self._mean)
         root = best._replace(power=(best.power + near.power) / 2)
         self._look(root, fold)
         return self._nearest(auto, [best, root], self._least)
@@ -136,12 +139,16 @@ class Race:
         """Add neighbours of the best penalty."""
         while True:
             best = self._nearest(auto, running, self._least / 10)
-            beside = (best._replace(power=best.power + side) for side in self._sides)
-            new = [one for one in beside if one not in self._losses and abs(one.power) <= _POWERS]
+            new = [one for one in self._beside(best) if one not in self._losses]
             if not new:
                 return
             self._look(new[0], fold)
             running.append(new[0])
+
+    def _beside(self, one: Penalty) -> list[Penalty]:
+        """Penalties ten times as strong and as weak, within reach."""
+        powers = (np.clip(one.power + side, *self._reach) for side in self._sides)
+        return [one._replace(power=float(power)) for power in powers]
 
     def _nearest(self, auto: Penalty, running: list[Penalty], share: float) -> Penalty:
         """Return the penalty nearest to "auto" whose loss is within a share of the lowest."""
