@@ -37,7 +37,7 @@ from dps.estimators.predict.predict import FittedModel
 from dps.estimators.predict.tables import TableRows
 from dps.models import TableSpec
 from dps.models.factorization import FactorizationMachine
-from dps.optimizers import Adagrad, AdamW, Optimizer, Schedule
+from dps.optimizers import Adagrad, AdamW, Optimizer
 from dps.optimizers.averaged import base_of
 from dps.optimizers.names import get_optimizer
 from dps.training.plan.batches import touches_little
@@ -185,7 +185,7 @@ class _Factorization(Planned):
         for name, given in ("min_count", self.min_count > 1), ("expire_after", self.expire_after):
             if self.max_embeddings is None and given:
                 raise ValueError(f"{name} has no effect without max_embeddings: give that, too")
-        self._schedule(self._optimizer(False, 1.0), 1)
+        planned_schedule(rate_of(self), self._rate(self._optimizer(False, 1.0)), 1)
 
     def _check_table(self, request: Request) -> None:
         refused = f"max_embeddings={self.max_embeddings} is not possible with"
@@ -226,10 +226,11 @@ class _Factorization(Planned):
         initial = None
         if start is None:
             initial = model.initial(np.random.default_rng(survey.seed), _START)
-        of_a_row = outputs.slope * survey.targets.scale / summary.total
-        decay = min(_MOST_DECAY, _DECAY * plan.batch / plan.rows)
+        of_a_row = outputs.slope * survey.targets.scale / survey.rows_so_far
+        rows = survey.rows_so_far if survey.partial else plan.rows
+        decay = min(_MOST_DECAY, _DECAY * plan.batch / rows)
         optimizer, l2 = regularized(survey, optimizer, decay, of_a_row, summary.n_features)
-        schedule = self._schedule(optimizer, None if survey.partial else plan.epochs)
+        schedule = plan.schedule(survey, self._rate(optimizer))
         return survey.job(
             model,
             optimizer,
@@ -247,12 +248,11 @@ class _Factorization(Planned):
             return adamw(slope)
         return Adagrad(initial_accumulator=max(_ACCUMULATOR * slope**2, _SMALLEST))
 
-    def _schedule(self, optimizer: Optimizer, epochs: int | None) -> Schedule:
+    def _rate(self, optimizer: Optimizer) -> float:
         base = base_of(optimizer)
-        rate = _RATE if self.optimizer == "auto" else base.default_schedule.rate
         if isinstance(base, AdamW):
-            rate = _RATE_OF_ADAMW
-        return planned_schedule(rate_of(self), rate, epochs)
+            return _RATE_OF_ADAMW
+        return _RATE if self.optimizer == "auto" else float(base.default_schedule.rate)
 
     def _machine(self, survey: Survey, outputs: Outputs) -> FactorizationMachine:
         before = None if survey.start is None else survey.start.model

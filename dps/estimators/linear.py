@@ -86,12 +86,9 @@ class _Linear(DistributedEstimator):
         """L-BFGS honours some parameters only, and a schedule must be one."""
         if request.partial and self.optimizer == "lbfgs":
             refuse_passes("partial_fit")
-        if self.alpha == "cv" and (request.partial or self.penalty is None):
-            one = (
-                "partial_fit sees a part of the rows"
-                if request.partial
-                else "penalty=None has none"
-            )
+        streams = request.partial and not request.goes_on_from_fit
+        if self.alpha == "cv" and (streams or self.penalty is None):
+            one = "partial_fit sees a part of the rows" if streams else "penalty=None has none"
             raise ValueError(f"alpha='cv' chooses a penalty on held-out rows, and {one}")
         choose_optimizer(self, request.loss)
         choose_schedule(self, Constant(1.0))

@@ -47,6 +47,9 @@ def _check_state(made: TrainState) -> None:
     floats(params, "params", params.size)
     count(made.version, "version")
     count(made.epochs, "epochs")
+    count(made.rows, "rows")
+    if made.times is not None and not 0 < made.times < np.inf:
+        raise ValueError(f"times is {made.times!r}, and must be above 0")
     if model is not None:
         if not hasattr(model, "layout"):
             raise ValueError(f"model is {model!r}, which is none")

@@ -32,6 +32,10 @@ class TrainState:
     optimizer: Optimizer | None = None  # whose state it is
     version: int = 0  # updates and epochs behind them
     epochs: int = 0
+    rows: int = 0  # of the last `fit` and the calls of `partial_fit` since
+    #: The strength of the penalty that the last `fit` chose, as a multiple of that of "auto"; None:
+    #: there was no `fit`.
+    times: float | None = None
     # (2, rows) of the rows of a table, see `dps.server.store.snapshots.Snapshot`.
     ids: NDArray[np.int64] | None = None
     #: (1 + n,) weight and values of the targets, a class by its number, while all have been alike.
@@ -54,7 +58,9 @@ class TrainState:
         job: Job,
         model: Model,
         result: FitResult,
-        alike: NDArray[np.float64] | None = None,
+        alike: NDArray[np.float64] | None,
+        rows: int,
+        times: float | None,
     ) -> TrainState:
         """The state after a fit that started there."""
         stepped = not result.history[-1].full_batch  # else the state is as it was made
@@ -67,6 +73,8 @@ class TrainState:
             epochs=len(result.history) + (0 if start is None else start.epochs),
             ids=result.kept.ids if model.layout.table is not None else None,
             alike=alike,
+            rows=rows,
+            times=times,
         )
 
 

@@ -1,14 +1,19 @@
 """Click logs at defaults beside Vowpal Wabbit and scikit-learn: log loss on the next day.
 
-    python tests/benchmarks/clicks.py [--rows N] [--seeds N] [--quick]
+    python tests/benchmarks/clicks.py [--rows N] [--seeds N] [--only peers days] [--quick]
 
 Days of ``examples/click_logs.py``, whole, in the memory of one process; counts as they are, and as
 logarithms. Vowpal Wabbit passes once over its own text on one core, with 2^22 weights (``pip
 install vowpalwabbit``). scikit-learn hashes into 2^22 columns for one pass of `SGDClassifier`.
+
+Then how a model of 2^14 buckets for each column of strings goes on. It is fitted to the first day
+and predicts the third: without the second, after `partial_fit` of it in one call or in calls of
+1,000 rows, and fitted to both days.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +27,7 @@ from sklearn.linear_model import SGDClassifier
 from sklearn.metrics import log_loss
 
 from dps import FMClassifier, LinearClassifier
+from dps.preprocessing import FrameEncoder
 from measure import bars, installed, options, table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
@@ -93,9 +99,57 @@ def contenders() -> dict[str, Callable[[Day, pd.DataFrame], Any]]:
     }
 
 
-def main() -> None:
-    chosen = options(__doc__ or "", repeat=1, rows=60_000, seeds=3)
-    rows, seeds = (2_000, 1) if chosen.quick else (chosen.rows, chosen.seeds)
+def goes_on(model: Any, days: list[Day], rows: int | None) -> Any:
+    """A fit to the first day, and `partial_fit` of the second in calls of so many rows."""
+    model.fit(*days[0])
+    X, y = days[1]
+    for first in range(0, len(y) if rows else 0, rows or 1):
+        part = slice(first, first + (rows or 0))
+        model.partial_fit(X[part], y[part])
+    return model
+
+
+def next_days(rows: int, seeds: int) -> None:
+    """Log loss of the third day."""
+    ways = {"the first day": None, "and the second": rows, "in calls of 1,000 rows": 1000}
+    kinds = {
+        LINEAR: LinearClassifier,
+        FM: FMClassifier,
+        DEEP: functools.partial(FMClassifier, hidden_layer_sizes=(64, 32)),
+    }
+    found: dict[str, list[list[float]]] = {name: [] for name in kinds}
+    for seed in range(seeds):
+        days = [split(make_day(rows, day, seed)) for day in range(2)]
+        coming, clicked = split(make_day(max(rows // 3, 500), 2, seed))
+        both = pd.concat([days[0][0], days[1][0]]), np.concatenate([days[0][1], days[1][1]])
+        for name, kind in kinds.items():
+            options = {"random_state": 0, "encoder": FrameEncoder(n_buckets=2**14)}
+            models = [goes_on(kind(**options), days, part) for part in ways.values()]
+            models.append(kind(**options).fit(*both))
+            found[name].append(
+                [log_loss(clicked, model.predict_proba(coming)[:, 1]) for model in models]
+            )
+    means = {name: np.mean(values, axis=0) for name, values in found.items()}
+    print(f"\n{rows:,} rows a day, means over {seeds} seeds\n")
+    table(
+        ("", *ways, "both by one fit"),
+        ([name, *(f"{loss:.4f}" for loss in losses)] for name, losses in means.items()),
+    )
+    bars(
+        *(
+            (
+                f"clicks: {name} after the second day over before",
+                max(losses[1:3]) / losses[0],
+                "<=",
+                1.0,
+            )
+            for name, losses in means.items()
+        )
+    )
+
+
+def beside_peers(rows: int, seeds: int) -> None:
+    """Log loss of the next day."""
     found: dict[str, list[tuple[float, float]]] = {}
     for seed in range(seeds):
         X, y = split(make_day(rows, 0, seed))
@@ -131,6 +185,14 @@ def main() -> None:
             for kind, peer in zip(("", LOGARITHMS), peers, strict=True)
         )
     )
+
+
+def main() -> None:
+    chosen = options(__doc__ or "", repeat=1, rows=60_000, seeds=3, only=("peers", "days"))
+    rows, seeds = (2_000, 1) if chosen.quick else (chosen.rows, chosen.seeds)
+    for name, part in (("peers", beside_peers), ("days", next_days)):
+        if name in chosen.only:
+            part(rows, seeds)
 
 
 if __name__ == "__main__":

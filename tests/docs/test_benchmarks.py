@@ -261,8 +261,10 @@ def test_one_command_knows_all() -> None:
 
 
 def test_clicks() -> None:
-    found = rows(run("clicks"), "dps")
+    first, second = run("clicks").split("rows a day")
+    found = rows(first, "dps")
     assert {"dps LinearClassifier", "dps FMClassifier, logarithms"} <= set(found)
+    assert len(rows(second, "dps")["dps FMClassifier"]) == 4
 
 
 def test_ranks() -> None:

@@ -300,3 +300,25 @@ def test_rows_that_are_held_out_are_not_trained_on() -> None:
     noise = scipy.sparse.csr_array((values, columns, starts), (rows, 100_000))
     model = dps.LinearClassifier(random_state=0).fit(noise, rng.integers(0, 2, rows))
     assert model.alpha_path_[:, 1].min() > 0.99 * np.log(2)
+
+
+def test_networks_decay_less_where_few_labels_are_clean() -> None:
+    """The decay that few rows suggest stays where rows are noisy, and for regressions."""
+    rng = np.random.default_rng(8)
+    radius, labels = 3 * np.sqrt(rng.random(900)), rng.integers(0, 11, 900)
+    angle = 1.5 * radius + 2 * np.pi * labels / 11
+    plane = np.c_[radius * np.cos(angle), radius * np.sin(angle)] + 0.05 * rng.normal(size=(900, 2))
+    spiral = plane @ rng.normal(size=(2, 10)) + 0.02 * rng.normal(size=(900, 10))
+    trained, new = slice(0, 700), slice(700, None)
+    kept = 300 / round(0.85 * 700)
+    model = dps.MLPClassifier(random_state=0).fit(spiral[trained], labels[trained])
+    assert 0.02 <= model.alpha_ < 0.3 * kept
+    assert model.alpha_path_[0, 0] == pytest.approx(kept)
+    assert log_loss(labels[new], model.predict_proba(spiral[new])) < 0.2
+
+    noisy = rng.random(900) < 1 / (1 + np.exp(-spiral[:, 0]))
+    model.fit(spiral[trained], noisy[trained])
+    assert model.alpha_ == pytest.approx(kept)
+    number = dps.MLPRegressor(random_state=0, max_iter=2).fit(spiral, angle)
+    assert number.alpha_ == 0.02
+    assert not hasattr(number, "alpha_path_")

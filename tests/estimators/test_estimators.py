@@ -159,6 +159,7 @@ def test_joblib_files_hold_a_fitted_estimator(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", ["sync", "allreduce", "async"])
 def test_partial_fit_carries_on_where_it_was(mode: str) -> None:
     options = {"optimizer": "adam", "learning_rate": "invscaling", "batch_size": 50, "mode": mode}
+    options["alpha"] = 1 / ROWS  # "auto" takes the rows of each call for new ones
     whole = classifier(**options, max_iter=3).fit(X, Y)
     model = classifier(**options)
     for _ in range(3):
@@ -170,6 +171,7 @@ def test_partial_fit_carries_on_where_it_was(mode: str) -> None:
 
 def test_partial_fit_carries_on_with_an_average() -> None:
     options = {"optimizer": "sgd", "learning_rate": 0.1, "batch_size": 50, "average": True}
+    options["alpha"] = 1 / ROWS
     whole = classifier(**options, max_iter=3).fit(X, Y)
     model = classifier(**options)
     for _ in range(3):

@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.sparse
 from sklearn.linear_model import SGDClassifier
-from sklearn.metrics import r2_score
+from sklearn.metrics import log_loss, r2_score
 from sklearn.neural_network import MLPClassifier
 
 import dps
@@ -102,3 +103,56 @@ def test_a_model_of_ones_own_goes_on_though_y_does_not_vary() -> None:
         model.partial_fit(X[:50] + 1, np.zeros(50))
         far.append(np.abs(model.params_["mean"] - X[:50].mean(axis=0) - 1).max())
     assert far[2] < far[1] < far[0]
+
+
+def words(rows: int, seed: int) -> tuple[Any, Any]:
+    """Sparse rows of rare words, of which some say much of the label."""
+    rng = np.random.default_rng(seed)
+    at = rng.zipf(1.3, (rows, 20)) % 20_000
+    score = np.random.default_rng(0).normal(size=20_000)[at].sum(axis=1) / 2
+    starts = np.arange(0, 20 * rows + 1, 20)
+    X = scipy.sparse.csr_array((np.ones(20 * rows), at.ravel(), starts), (rows, 20_000))
+    return X, (score + rng.logistic(size=rows) > 0).astype(int)
+
+
+@pytest.mark.parametrize("kind", [dps.LinearClassifier, dps.FMClassifier])
+def test_a_stream_in_small_parts_learns_as_one_in_large_ones(kind: Any) -> None:
+    """The penalty is one over all rows so far, not over those of a call."""
+    X, y = words(6000, 1)
+    losses = []
+    for rows in (2000, 100):
+        model = kind(random_state=0)
+        for first in range(0, 4000, rows):
+            part = slice(first, first + rows)
+            model.partial_fit(X[part], y[part], classes=[0, 1])
+        assert model.alpha_ == pytest.approx(1 / 4000)
+        losses.append(log_loss(y[4000:], model.predict_proba(X[4000:])))
+    assert losses[1] < 1.05 * losses[0]
+
+
+@pytest.mark.parametrize("kind", [dps.LinearClassifier, dps.FMClassifier, dps.MLPClassifier])
+def test_a_stream_goes_on_from_a_fit_with_its_penalty(kind: Any, tmp_path: Path) -> None:
+    X, y = words(6000, 1)
+    model = kind(random_state=0).fit(X[:2000], y[:2000])
+    found, before = model.alpha_, log_loss(y[4000:], model.predict_proba(X[4000:]))
+    model.save(tmp_path / "model")
+    again = dps.load(tmp_path / "model")
+    for first in range(2000, 4000, 500):
+        part = slice(first, first + 500)
+        for each in (model, again):
+            each.partial_fit(X[part], y[part])
+    # A network's decay is 300 / rows, without those that its fit has held out.
+    found *= 0.85 if kind is dps.MLPClassifier else 1.0
+    assert model.alpha_ == again.alpha_ == pytest.approx(found / 2)
+    after = log_loss(y[4000:], model.predict_proba(X[4000:]))
+    np.testing.assert_array_equal(model.predict_proba(X[:99]), again.predict_proba(X[:99]))
+    assert after < before
+
+
+def test_a_penalty_by_folds_is_kept_by_a_stream() -> None:
+    model = dps.LinearClassifier(alpha="cv", random_state=0).fit(X[:200], Y[:200])
+    found, standardized = model.alpha_, model.standardize_
+    assert model.partial_fit(X[200:400], Y[200:400]).alpha_ == pytest.approx(found / 2)
+    assert model.standardize_ == standardized
+    with pytest.raises(ValueError, match="partial_fit sees a part"):
+        dps.LinearClassifier(alpha="cv").partial_fit(X, Y, classes=[0, 1])

@@ -298,8 +298,17 @@ def test_a_file_that_is_far_too_long_is_not_read(pattern: str, saved: Path, tmp_
         dps.load(path)
 
 
-@pytest.mark.parametrize("facts", [[], ["alone"], 5, [["a", "b", "c"]]])
-def test_a_checkpoint_whose_facts_are_none_is_refused(facts: Any, tmp_path: Path) -> None:
+FORGED_FACTS: list[tuple[str, Any]] = [
+    *(("parameters", facts) for facts in ([], ["alone"], 5, [["a", "b", "c"]])),
+    *(("strength", strength) for strength in (5, [], [0.0, True, []], ["1", True, []])),
+    *(("strength", [1.0, True, tried]) for tried in ([1.0], [[1.0, 2.0]], [[-1.0, 2.0, True]])),
+]
+
+
+@pytest.mark.parametrize(("name", "facts"), FORGED_FACTS)
+def test_a_checkpoint_whose_facts_are_none_is_refused(
+    name: str, facts: Any, tmp_path: Path
+) -> None:
     def model(**options: Any) -> dps.LinearClassifier:
         made = dps.LinearClassifier(
             optimizer="sgd", max_iter=2, tol=None, random_state=0, n_replicas=1, **options
@@ -309,14 +318,17 @@ def test_a_checkpoint_whose_facts_are_none_is_refused(facts: Any, tmp_path: Path
     y = (X[:, 0] > 0).astype(int)
     model().fit(X, y)
 
-    def change(content: Any, arrays: dict[str, Any]) -> None:
-        pairs = {name: value for name, value in content["subject"]["items"]}
-        pairs["parameters"]["items"][0][1] = facts
+    def change(content: Any) -> None:
+        items = content["subject"]["items"]
+        if name == "parameters":
+            dict(items)[name]["items"][0][1] = facts
+        else:
+            next(item for item in items if item[0] == name)[1] = facts
 
     (path,) = (each for each in tmp_path.iterdir() if each.is_dir())
     place = path / "manifest.json"
     manifest = json.loads(place.read_text())
-    change(manifest["content"], {})
+    change(manifest["content"])
     del manifest["sha256"]
     text = json.dumps(manifest, sort_keys=True, separators=(",", ":"))
     place.write_text(json.dumps({**manifest, "sha256": sha256(text.encode()).hexdigest()}))

@@ -27,6 +27,7 @@ import dps
 from dps._runtime.shared.words import S_SNAPSHOT_0, S_SNAPSHOT_1
 from dps.files import directories
 from dps.losses import LogLoss
+from dps.optimizers import AdamW
 from dps.server.store import snapshots
 from dps.training.checkpoint import files, writer as checkpoints
 from dps.training.replica.steps import Steps
@@ -78,8 +79,32 @@ CASES = {
         True,
     ),
     "own": (dps.ModelClassifier, {"model": Centred, "batch_size": 64}, False),
-    "mlp": (dps.MLPClassifier, {"hidden_layer_sizes": (8,), "learning_rate": "constant"}, False),
+    "mlp": (
+        dps.MLPClassifier,
+        {
+            "hidden_layer_sizes": (8,),
+            "learning_rate": "constant",
+            "optimizer": AdamW(weight_decay=0.1),  # "auto" asks fits of a share of max_iter
+        },
+        False,
+    ),
 }
+
+
+@pytest.mark.filterwarnings("ignore:the loss still improved")
+@pytest.mark.parametrize("kind", [dps.LinearClassifier, dps.FMClassifier, dps.MLPClassifier])
+def test_a_resumed_fit_keeps_the_strength_that_held_out_rows_chose(
+    kind: Any, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(400, 120))
+    y = X[:, :3].sum(axis=1) + 4 * rng.logistic(size=400) > 0
+    begun = made(kind, tmp_path, max_iter=2, tol=1e-9).fit(X, y)
+    assert len(begun.alpha_path_) > 1
+    parts = made(kind, tmp_path, max_iter=20, tol=None).fit(X, y, resume=True)
+    assert parts.alpha_ == begun.alpha_
+    np.testing.assert_array_equal(parts.alpha_path_, begun.alpha_path_)
+    assert len(parts.history_) > 2
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -25,6 +25,7 @@ from dps.data.survey.rows import WIDE, DataSummary
 from dps.data.survey.spread import some_of
 from dps.estimators.auto.race import REACH, Losses, Penalty, Race
 from dps.estimators.fit.encoding import Encoding
+from dps.estimators.fit.strength import Strength
 from dps.estimators.predict.predict import RawPredictor
 from dps.losses.base import as_columns
 from dps.losses.classification import Softmax
@@ -68,20 +69,6 @@ class TooFewError(ValueError):
     """There are too few rows to hold some out, or all have the same label."""
 
 
-class Strength(NamedTuple):
-    """A multiple of the strength of "auto", and how it was found."""
-
-    times: float
-    standardize: bool
-    tried: list[tuple[float, float, bool]]  # (multiple, mean loss of held-out rows, standardize)
-
-    def report(self, survey: Survey, unit: float) -> None:
-        """Set the fitted attributes; `unit` is the strength of "auto"."""
-        survey.attributes["alpha_"] = unit * self.times
-        if self.tried:
-            survey.attributes["alpha_path_"] = np.array(self.tried) * [unit, 1.0, 1.0]
-
-
 def asks_evidence(parameters: int, rows: int) -> bool:
     """True if held-out rows must say how strong a penalty is to be: parameters may fit the rows.
 
@@ -101,13 +88,19 @@ def find_strength(
 ) -> Strength:
     """The strength of a penalty that is "auto" or "cv".
 
-    It is that of "auto" where held-out rows are not asked, or cannot be.
+    It is that of "auto" where held-out rows are not asked, or cannot be. `partial_fit` keeps that
+    of the `fit` that it goes on from.
 
     parameters: that one output has, and may fit the rows.
     look: for "auto".
     Raises TooFewError: see there; of "cv".
     """
+    if survey.strength is not None:  # of the checkpoint that the fit goes on from
+        return survey.strength
     times, standardize = estimator._alpha_times, bool(getattr(estimator, "standardize", False))
+    if survey.goes_on_from_fit:
+        assert survey.start is not None
+        times, standardize = survey.start.times, getattr(estimator, "standardize_", standardize)
     kept = Strength(1.0 if times is None else times, standardize, [])
     if times is not None:
         return kept

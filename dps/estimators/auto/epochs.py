@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from dps.data.survey.quantiles import Points
-from dps.estimators.auto.alpha import AUTO, Look, Strength, find_strength
+from dps.estimators.auto.alpha import AUTO, Look, find_strength
 from dps.estimators.auto.constants import constant_columns, scaling_of
 from dps.estimators.auto.passes import minibatch_only_parameters, refuse_passes
-from dps.estimators.auto.steps import check_known, schedule_of
+from dps.estimators.auto.steps import RATE_AFTER_FIT, check_known, rate_of, schedule_of
 from dps.estimators.base.estimator import DistributedEstimator
+from dps.estimators.fit.strength import Strength
 from dps.estimators.fit.survey import Request, Survey
 from dps.losses import Loss
 from dps.losses.units import Units, units_of
@@ -171,6 +172,13 @@ class EpochPlan:
         """The stopping rule; automatic patience is a third of the epochs, at least so many."""
         patience = max(least, self.epochs // 3) if self.patience == "auto" else int(self.patience)
         return StoppingRule(self.epochs, tol, patience, self.held_out)
+
+    def schedule(self, survey: Survey, rate: float) -> Schedule:
+        """The learning rate from `rate` on; a stream has a constant one."""
+        if survey.goes_on_from_fit:
+            rate *= RATE_AFTER_FIT
+        epochs = None if survey.partial else self.epochs
+        return planned_schedule(rate_of(survey.estimator), rate, epochs)
 
     def averaged(self, optimizer: Optimizer) -> Averaged:
         """The mean of an optimizer's parameters over the last two epochs."""
@@ -329,11 +337,12 @@ def regularized(
     asked, strength, fixed = 0.0 if ours else float(estimator.alpha), penalty, False
     if isinstance(base, AdamW):
         strength, fixed = decay, estimator.optimizer != "auto" and base.weight_decay != "auto"
-    Strength(1.0, False, []).report(survey, asked)
     if ours and not fixed:
         found = find_strength(estimator, survey, parameters, look)
-        found.report(survey, strength)
+        survey.report(found, strength)
         strength *= found.times
+    else:
+        survey.report(Strength(), asked)
     if not isinstance(base, AdamW):
         return optimizer, strength if ours else asked
     if not fixed:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dps.estimators.auto.alpha import Strength, find_strength
+from dps.estimators.auto.alpha import find_strength
 from dps.estimators.auto.passes import (
     has_kinks,
     minibatch_only_parameters,
@@ -27,13 +27,16 @@ from dps.estimators.auto.steps import (
     damp_intercept,
     forget,
     is_wide,
+    is_wide_stream,
     rate_of,
     reset_units,
     schedule_of,
     set_units,
     stream_batch,
+    stream_rate,
     wide_steps,
 )
+from dps.estimators.fit.strength import Strength
 from dps.losses import Loss
 from dps.optimizers import SGD, Averaged, Optimizer
 from dps.optimizers.names import get_optimizer
@@ -100,12 +103,12 @@ def choose_penalty(estimator: BaseEstimator, survey: Survey) -> tuple[float, boo
     """The strength, and whether numbers are standardized; fitted attributes say so, too."""
     if estimator.penalty is None or not isinstance(estimator.alpha, str):
         alpha = 0.0 if estimator.penalty is None else float(estimator.alpha)
-        found = Strength(1.0, bool(estimator.standardize), [])
+        found = Strength(standardize=bool(estimator.standardize))
     else:
         found = find_strength(estimator, survey, survey.summary.n_features)
         # The scale makes weights sum to the rows, so this is one over their sum.
-        alpha = survey.targets.scale / survey.summary.total
-    found.report(survey, alpha)
+        alpha = survey.targets.scale / survey.rows_so_far
+    survey.report(found, alpha)
     survey.attributes["standardize_"] = found.standardize
     return alpha * found.times, found.standardize
 
@@ -198,7 +201,7 @@ def choose_steps(
         steady = estimator._classification or survey.mode.deterministic
         few = steady and method.batch >= summary.total
         reach = summary.reach(loss) or 1.0
-        automatic = auto_schedule(optimizer, reach, few, survey.partial)
+        automatic = auto_schedule(optimizer, reach, few, stream_rate(survey))
         schedule = choose_schedule(estimator, automatic)
     if estimator.average:
         optimizer = Averaged(optimizer, start=(int(estimator.average) - 1) // method.batch)
@@ -240,7 +243,8 @@ def first_state(
     """The optimizer's state before the first step; of `varying` columns it begins anew."""
     summary = survey.summary
     state, fresh = starting_state(survey.start, optimizer, model)
-    forgets = survey.partial and not fresh and estimator.optimizer == "auto"
+    forgets = survey.partial and not (fresh or is_wide_stream(survey))
+    forgets = forgets and estimator.optimizer == "auto"
     if fresh or len(varying) or forgets:
         state = np.array(state)
     if fresh and method.text:

@@ -32,6 +32,7 @@ from dps.optimizers.schedules import SCHEDULES, Cosine
 if TYPE_CHECKING:
     from dps.data.survey.rows import DataSummary
     from dps.estimators.base.estimator import DistributedEstimator
+    from dps.estimators.fit.survey import Survey
 
 _AUTO, _ADAM = ScaledAdagrad(), Adam()
 #: The rate, that where a batch is all rows, and Adam's.
@@ -40,6 +41,9 @@ _RATE, _RATE_OF_FEW, _RATE_OF_ADAM = 0.1, 0.3, 0.05
 #: have forgotten half. What forgets follows what drifts, and pays for it where nothing does.
 _RATE_OF_STREAMS, _UPDATES_OF_STREAMS, _HALF_LIFE = 0.2, 64, 128
 _SMALLEST_OF_STREAMS = 32
+#: Streams of wide sparse rows, whose columns are seen seldom: the rate; and the share of it that is
+#: left after a `fit`, which has come to rest.
+_RATE_OF_WIDE_STREAMS, RATE_AFTER_FIT = 0.1, 0.1
 #: Stored values a column up to which sparse rows say little of it; the penalty that is weak, as
 #: alpha times rows over a row's mean square length; and the rows that batches have at least.
 _SELDOM, _WEAK, WIDE_BATCH = 32, 1 / 50, 512
@@ -109,12 +113,12 @@ def auto_optimizer() -> Optimizer:
 
 
 def auto_schedule(
-    optimizer: Optimizer, scale: float, few: bool = False, partial: bool = False
+    optimizer: Optimizer, scale: float, few: bool = False, of_stream: float | None = None
 ) -> Schedule:
     """The learning rate for an optimizer, where y (or a raw output) varies by `scale`.
 
     few: whether an update is of all rows, or nearly so.
-    partial: whether rows are part of a stream.
+    of_stream: the rate where rows are part of a stream, see `stream_rate`.
 
     Examples
     --------
@@ -122,7 +126,7 @@ def auto_schedule(
     Constant(rate=0.2)
     """
     if optimizer == _AUTO:
-        rate = _RATE_OF_STREAMS if partial else _RATE_OF_FEW if few else _RATE
+        rate = of_stream or (_RATE_OF_FEW if few else _RATE)
         return Constant(rate * scale)
     if optimizer == _ADAM:
         return Constant(_RATE_OF_ADAM * scale)
@@ -176,6 +180,22 @@ def stream_batch(rows: int) -> int:
     (32, 32, 1000)
     """
     return max(_SMALLEST_OF_STREAMS, -(-rows // _UPDATES_OF_STREAMS))
+
+
+def is_wide_stream(survey: Survey) -> bool:
+    """True if these are rows of a stream that has many columns, each of them rare."""
+    from dps.data.survey.rows import WIDE
+
+    return survey.partial and survey.summary.sparse and survey.summary.n_features >= WIDE
+
+
+def stream_rate(survey: Survey) -> float | None:
+    """The learning rate of a stream, None if this is none."""
+    if not survey.partial:
+        return None
+    if not is_wide_stream(survey):
+        return _RATE_OF_STREAMS
+    return _RATE_OF_WIDE_STREAMS * (RATE_AFTER_FIT if survey.goes_on_from_fit else 1.0)
 
 
 def forget(optimizer: Optimizer, updates: float, state: NDArray[np.floating]) -> None:

@@ -56,7 +56,7 @@ dropout : float, default=0.15
 learning_rate : float, Schedule or str, default="auto"
     A number is a constant rate; names are "cosine", "constant", "invscaling" and "step". "auto" is
     the rate of `optimizer` if it has one, else a cosine over `max_iter` epochs after a short
-    warm-up. In `partial_fit` it is constant.
+    warm-up. In `partial_fit` it is constant, and after a `fit` a tenth of that.
 early_stopping : bool or "auto", default="auto"
     If True, the fit keeps the epoch with the lowest loss of held-out rows, or of `X_val`. "auto"
     holds rows out if there are 100 or more, and uses `X_val` if it is given.
@@ -75,7 +75,7 @@ alpha : float, "auto" or "cv", default="auto"
     lowers the loss of held-out rows by 0.2% and three standard errors. These rows are `X_val`, or
     a fifth of a sample of at most 2^21 stored values; of fewer than 20,000 rows up to three folds.
     "cv" always looks, in up to five folds, and wants 1% and two standard errors. `partial_fit` does
-    not look.
+    not look: it keeps the power of ten of the last `fit`, and counts the rows of all calls since.
 standardize : bool or "auto", default="auto"
     If True, the penalty and the steps of SGD, momentum, Adagrad and Adam treat numbers as scaled to
     a standard deviation of one, as in glmnet and Spark. `coef_` belongs to the features as given.
@@ -114,7 +114,7 @@ optimizer : str or Optimizer, default="auto"
     "auto" is scaled Adagrad until it gains little, and then L-BFGS, for which replicas wait. For
     wide sparse rows with few values (text) and a small `alpha` it is Adagrad in every mode. In
     `partial_fit` the accumulators forget half in 128 updates, to follow drift; "scaled_adagrad"
-    never forgets.
+    never forgets, nor does "auto" on sparse rows with 4,096 columns or more.
 learning_rate : float, Schedule, {"constant", "invscaling", "step", "cosine"} or "auto", \
 default="auto"
     "auto" is the rate of `optimizer` if it has one, else its default.

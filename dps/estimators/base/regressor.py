@@ -37,8 +37,8 @@ class AnyRegressor(RegressorMixin, DistributedEstimator):
         """Train one epoch, carrying on with parameters and optimizer state.
 
         It takes stochastic steps, even after a `fit` by L-BFGS. The rows of the first call decide
-        how features are scaled. Parameters that are "auto" follow from the rows of this call: pass
-        numbers if they should fit all data.
+        how features are scaled. Other parameters that are "auto" follow from the rows of this call,
+        and `alpha` from those of all calls and of the last `fit`, whose multiple it keeps.
 
         Parameters
         ----------

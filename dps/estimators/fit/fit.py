@@ -74,6 +74,7 @@ def fit(
     """
     # Everything that can be wrong with parameters is found before any data moves.
     request = Request.of(estimator, given, resumption.seed)
+    request.strength = resumption.strength
     watching = FitCallbacks(estimator, given.X, given.y, given.weight, request.max_iter)
     score = request.score()
     estimator._check(request)
@@ -126,7 +127,7 @@ def _store(survey: Survey, job: Job, result: FitResult) -> None:
     model, kept = estimator._restore_columns(survey, job, result.kept)
     result = replace(result, kept=kept)
     estimator.plan_ = result.plan
-    estimator._carry = TrainState.after(survey.start, job, model, result, survey.alike_so_far())
+    estimator._carry = survey.carry(job, model, result)
     report = report_of(type(estimator).__name__, job, result)
     loss = math.nan if report.validation_loss is None else report.validation_loss
     estimator.fit_report_ = replace(report, no_better=survey.no_better(loss))

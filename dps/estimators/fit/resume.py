@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
+from dps.estimators.fit.strength import Strength
 from dps.estimators.fit.survey import Survey
 from dps.files.directories import file_system
 from dps.files.records import Kind, RecordWriter
@@ -45,6 +46,8 @@ _REMEDY = (
     "`checkpoint`, which leaves this one as it is"
 )
 
+#: What checkpoints say of their fit.
+_SUBJECT = {"estimator", "seed", "parameters", "data", "model", "strength"}
 #: Columns whose moments are compared, and by how much these may differ.
 _COLUMNS, _ROUNDING = 256, 1e-6
 #: Before numbers that are compared to within rounding.
@@ -124,6 +127,15 @@ class Resumption:
             return int(self._found.subject["seed"])
         return _seed(self._random_state)
 
+    @property
+    def strength(self) -> Strength | None:
+        """The strength of the penalty that the fit has chosen, if it goes on."""
+        found = None if self._found is None else self._found.subject["strength"]
+        try:
+            return None if found is None else Strength.read(found)
+        except ValueError as error:
+            raise ValueError(f"{self._directory} is damaged: {error}") from error
+
     def job(self, job: Job, survey: Survey) -> Job:
         """The same, which goes on and takes checkpoints, as was asked for.
 
@@ -143,6 +155,7 @@ class Resumption:
             "parameters": self._parameters,
             "data": data,
             "model": _learned(job.model),
+            "strength": None if survey.strength is None else survey.strength.record(),
         }
         self._lock.add({run, *files.known_runs(self._path)})
         checkpoint = CheckpointRun(self._where, self._lock, run, subject)
@@ -195,7 +208,7 @@ class Resumption:
         if self._found is None:
             return
         subject = self._found.subject
-        if set(subject) != {"estimator", "seed", "parameters", "data", "model"}:
+        if set(subject) != _SUBJECT:
             raise ValueError(f"{self._directory} is damaged: it says nothing of its fit")
         if subject["estimator"] != self._name:
             self._refuse([f"the estimator was {subject['estimator']}, and is {self._name}"])

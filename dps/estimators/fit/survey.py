@@ -28,11 +28,12 @@ if TYPE_CHECKING:
     from dps.data.feed.targets import TargetEncoding
     from dps.data.survey.labels import Labels
     from dps.data.survey.rows import DataSummary
+    from dps.estimators.fit.strength import Strength
     from dps.estimators.fit.validation import ValidationData
     from dps.modes import Mode
     from dps.scores.validation import Score
     from dps.training.epochs.stopping import StoppingRule
-    from dps.training.job import Job
+    from dps.training.job import FitResult, Job
     from dps.training.lbfgs.full_batch import FullBatch
     from dps.training.state import TrainState
 
@@ -72,6 +73,8 @@ class Request:
     encoding: Encoding | None = None  # how a dataframe is encoded, if it is
     columns: OccurringColumns | None = None  # those that are trained on, where not all are
     alike: NDArray[np.float64] | None = None  # the targets of earlier calls, see `TrainState`
+    #: The strength of the penalty, once it is known; a resumed fit knows it from the start.
+    strength: Strength | None = None
     #: Fitted attributes that planning decides, such as ``alpha_``.
     attributes: dict[str, Any] = field(default_factory=dict)
 
@@ -100,6 +103,11 @@ class Request:
             options=Options.now(),
         )
 
+    @property
+    def goes_on_from_fit(self) -> bool:
+        """True if this is a call of `partial_fit` after a `fit`."""
+        return self.partial and self.start is not None and self.start.times is not None
+
     def score(self) -> Score | None:
         """The score that `scoring` names, if it is not the loss."""
         if self.estimator.scoring == "loss":
@@ -120,6 +128,32 @@ class Survey(Request):
     given: Labels | None = None  # of the user's validation data, where y is one column
     #: The loss on held-out rows that chose a penalty, and what the best constant loses there.
     looked: tuple[float, float] | None = None
+
+    def report(self, strength: Strength, unit: float) -> None:
+        """Note the strength of the penalty; `unit` is that of "auto"."""
+        self.strength = strength
+        self.attributes |= strength.attributes(unit)
+
+    @property
+    def rows_so_far(self) -> int:
+        """Rows of this call, and those of the calls that `partial_fit` goes on from."""
+        before = self.start if self.partial else None
+        return self.summary.total + (0 if before is None else before.rows)
+
+    def carry(self, job: Job, model: Model, result: FitResult) -> TrainState:
+        """The state from which another call goes on."""
+        from dps.training.state import TrainState
+
+        times: float | None = 1.0 if self.strength is None else self.strength.times
+        if self.partial:
+            times = None if self.start is None else self.start.times
+        found = TrainState.after(
+            self.start, job, model, result, self.alike_so_far(), self.rows_so_far, times
+        )
+        if self.partial or found.optimizer is None:
+            return found
+        # A fit has found a mean, not its last step.
+        return replace(found, params=found.optimizer.result(found.params, found.state))
 
     def alike_so_far(self) -> NDArray[np.float64] | None:
         """The targets of this and earlier calls if all are alike, see `TrainState`, else None."""
