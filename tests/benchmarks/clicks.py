@@ -13,6 +13,7 @@ and predicts the third: without the second, after `partial_fit` of it in one cal
 
 from __future__ import annotations
 
+import copy
 import functools
 import sys
 import time
@@ -99,19 +100,17 @@ def contenders() -> dict[str, Callable[[Day, pd.DataFrame], Any]]:
     }
 
 
-def goes_on(model: Any, days: list[Day], rows: int | None) -> Any:
-    """A fit to the first day, and `partial_fit` of the second in calls of so many rows."""
-    model.fit(*days[0])
-    X, y = days[1]
-    for first in range(0, len(y) if rows else 0, rows or 1):
-        part = slice(first, first + (rows or 0))
+def gone_on(model: Any, day: Day, rows: int) -> Any:
+    """A copy of a fitted model after `partial_fit` of a day in calls of so many rows."""
+    model, (X, y) = copy.deepcopy(model), day
+    for first in range(0, len(y), rows):
+        part = slice(first, first + rows)
         model.partial_fit(X[part], y[part])
     return model
 
 
 def next_days(rows: int, seeds: int) -> None:
     """Log loss of the third day."""
-    ways = {"the first day": None, "and the second": rows, "in calls of 1,000 rows": 1000}
     kinds = {
         LINEAR: LinearClassifier,
         FM: FMClassifier,
@@ -124,7 +123,8 @@ def next_days(rows: int, seeds: int) -> None:
         both = pd.concat([days[0][0], days[1][0]]), np.concatenate([days[0][1], days[1][1]])
         for name, kind in kinds.items():
             options = {"random_state": 0, "encoder": FrameEncoder(n_buckets=2**14)}
-            models = [goes_on(kind(**options), days, part) for part in ways.values()]
+            first = kind(**options).fit(*days[0])
+            models = [first, *(gone_on(first, days[1], part) for part in (rows, 1000))]
             models.append(kind(**options).fit(*both))
             found[name].append(
                 [log_loss(clicked, model.predict_proba(coming)[:, 1]) for model in models]
@@ -132,7 +132,7 @@ def next_days(rows: int, seeds: int) -> None:
     means = {name: np.mean(values, axis=0) for name, values in found.items()}
     print(f"\n{rows:,} rows a day, means over {seeds} seeds\n")
     table(
-        ("", *ways, "both by one fit"),
+        ("", "the first day", "and the second", "in calls of 1,000 rows", "both by one fit"),
         ([name, *(f"{loss:.4f}" for loss in losses)] for name, losses in means.items()),
     )
     bars(
