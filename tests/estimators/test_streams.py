@@ -117,7 +117,7 @@ def words(rows: int, seed: int) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("kind", [dps.LinearClassifier, dps.FMClassifier])
 def test_a_stream_in_small_parts_learns_as_one_in_large_ones(kind: Any) -> None:
-    """The penalty is one over all rows so far, not over those of a call."""
+    """The penalty is one over all rows so far, not over the rows of a call."""
     X, y = words(6000, 1)
     losses = []
     for rows in (2000, 100):
@@ -141,7 +141,7 @@ def test_a_stream_goes_on_from_a_fit_with_its_penalty(kind: Any, tmp_path: Path)
         part = slice(first, first + 500)
         for each in (model, again):
             each.partial_fit(X[part], y[part])
-    # A network's decay is 300 / rows, without those that its fit has held out.
+    # A network's decay is 300 / rows, and its fit holds some rows out.
     found *= 0.85 if kind is dps.MLPClassifier else 1.0
     assert model.alpha_ == again.alpha_ == pytest.approx(found / 2)
     after = log_loss(y[4000:], model.predict_proba(X[4000:]))

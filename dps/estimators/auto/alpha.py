@@ -101,7 +101,7 @@ def find_strength(
     if survey.goes_on_from_fit:
         assert survey.start is not None
         times, standardize = survey.start.times, getattr(estimator, "standardize_", standardize)
-    kept = Strength(1.0 if times is None else times, standardize, [])
+    kept = Strength(1.0 if times is None else times, standardize)
     if times is not None:
         return kept
     if estimator.alpha != "cv":

@@ -37,8 +37,9 @@ class AnyRegressor(RegressorMixin, DistributedEstimator):
         """Train one epoch, carrying on with parameters and optimizer state.
 
         It takes stochastic steps, even after a `fit` by L-BFGS. The rows of the first call decide
-        how features are scaled. Other parameters that are "auto" follow from the rows of this call,
-        and `alpha` from those of all calls and of the last `fit`, whose multiple it keeps.
+        how features are scaled. Other parameters that are "auto" follow from the rows of this call.
+        `alpha` follows from the rows of the last `fit` and of all calls since, and keeps the
+        multiple that this `fit` has found.
 
         Parameters
         ----------

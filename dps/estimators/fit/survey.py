@@ -136,7 +136,7 @@ class Survey(Request):
 
     @property
     def rows_so_far(self) -> int:
-        """Rows of this call, and those of the calls that `partial_fit` goes on from."""
+        """Rows of this call, and of the fit and the calls that `partial_fit` goes on from."""
         before = self.start if self.partial else None
         return self.summary.total + (0 if before is None else before.rows)
 
@@ -152,7 +152,7 @@ class Survey(Request):
         )
         if self.partial or found.optimizer is None:
             return found
-        # A fit has found a mean, not its last step.
+        # The result of a fit may be a mean of its steps.
         return replace(found, params=found.optimizer.result(found.params, found.state))
 
     def alike_so_far(self) -> NDArray[np.float64] | None:
