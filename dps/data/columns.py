@@ -1,4 +1,4 @@
-"""The columns that occur in a sparse matrix of this process, numbered anew.
+"""The columns that occur in sparse rows, numbered anew.
 
 A coefficient that starts at zero, of a column without a stored value, stays there: its gradient is
 zero, and so are its steps and its penalty. Hashed text fills a part of its columns only; without
@@ -7,6 +7,7 @@ the others vectors are shorter, and the result is the same.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,8 @@ from dps.data.survey.rows import WIDE
 
 #: Rows that say more than this of a column, on average, are likely to have all columns.
 _OFTEN = 32
+#: Columns from which it is worth it to leave out some on the workers.
+LONG = 1 << 20
 #: Stored values up to which a second copy of their columns is little memory.
 _MAX_VALUES = 1 << 24
 
@@ -42,6 +45,14 @@ class OccurringColumns:
         """These columns of an array or a CSR matrix."""
         return X[:, self.numbers]
 
+    def __call__(self, X: Any, number: int) -> Any:
+        """These columns of a partition; the survey says what is wrong with one that has others."""
+        if not scipy.sparse.issparse(X) or X.shape[1] != self.total:
+            return X
+        if X.format == "csr" and not _are_inside(X):
+            return type(X)((X.data, X.indices, X.indptr), shape=(X.shape[0], len(self.numbers)))
+        return self.of(X)
+
     def spread(self, flat: Any, n_outputs: int, out: Any) -> Any:
         """Write what belongs to the columns to its places in vectors of the wider model.
 
@@ -53,6 +64,43 @@ class OccurringColumns:
         out[..., places] = flat[..., :used]
         out[..., all_of_them:] = flat[..., used:]
         return out
+
+
+def occurring_among(looks: Sequence[tuple[int, Any]], total: int) -> OccurringColumns | None:
+    """The columns that occur in partitions, of which `look_at_columns` has looked at each.
+
+    None where it is not worth it to leave out the others.
+    """
+    stored = sum(n for n, _ in looks)
+    if stored > _OFTEN * total or any(mask is None for _, mask in looks):
+        return None
+    occurs = np.bitwise_or.reduce([mask for _, mask in looks])
+    numbers = np.flatnonzero(np.unpackbits(occurs, count=total))
+    if not 0 < len(numbers) <= total // 2:
+        return None
+    return OccurringColumns(numbers, total)
+
+
+def look_at_columns(
+    X: Any, y: Any = None, weight: Any = None, *, total: int
+) -> tuple[int, NDArray[np.uint8] | None]:
+    """The number of stored values of a partition, and the bits of columns that occur in it.
+
+    None stands for all columns.
+    """
+    if not scipy.sparse.issparse(X) or X.format != "csr" or X.shape[1] != total:
+        return 0, None
+    if not _are_inside(X):
+        return 0, None
+    occurs = np.zeros(total, bool)
+    occurs[X.indices] = True
+    return X.nnz, np.packbits(occurs)
+
+
+def _are_inside(X: Any) -> bool:
+    """True if the indices of a CSR matrix are columns of it."""
+    indices = X.indices
+    return not len(indices) or bool(indices.min() >= 0 and indices.max() < X.shape[1])
 
 
 def occurring(X: Any) -> tuple[Any, OccurringColumns | None]:

@@ -53,22 +53,33 @@ def hashes_of(values: Any) -> NDArray[np.uint64]:
     """
     if isinstance(values, Hashes):
         return values.values
+    from pandas.api.types import infer_dtype
     from pandas.util import hash_array
 
-    texts = np.empty(len(values), object)
-    texts[:] = texts_of(values)
+    if hasattr(values, "to_numpy"):
+        values = values.to_numpy(object)
+    texts = values
+    if getattr(values, "dtype", None) != object or infer_dtype(values, skipna=False) != "string":
+        texts = np.empty(len(values), object)
+        texts[:] = texts_of(values)
     try:
         return hash_array(texts, categorize=False)
     except UnicodeEncodeError:  # half a surrogate pair, which a file name that is no text has
-        texts[:] = [text.encode("utf-8", "surrogatepass").decode("latin-1") if _is_odd(text)
+        known = np.empty(len(texts), object)
+        known[:] = [text.encode("utf-8", "surrogatepass").decode("latin-1") if _is_odd(text)
                     else text for text in texts]  # fmt: skip
-        return hash_array(texts, categorize=False)
+        return hash_array(known, categorize=False)
 
 
 def _is_odd(text: str) -> bool:
     return any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
-def buckets_of(values: Any, n_buckets: int) -> NDArray[np.int64]:
+def salt_of(name: object) -> int:
+    """The number that tells the values of a column from the same values of others."""
+    return int(hashes_of([name])[0])
+
+
+def buckets_of(values: Any, n_buckets: int, salt: int = 0) -> NDArray[np.int64]:
     """The bucket of each value."""
-    return (hashes_of(values) % np.uint64(n_buckets)).astype(np.int64)
+    return ((hashes_of(values) + np.uint64(salt)) % np.uint64(n_buckets)).astype(np.int64)

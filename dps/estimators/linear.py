@@ -78,6 +78,7 @@ class _Linear(DistributedEstimator):
         "learning_rate": [Interval(Real, 0, None, closed="neither"), str, Schedule],
     }
 
+    _encoder_parameters: ClassVar[dict[str, Any]] = {"min_frequency": "auto"}
     _saved: ClassVar[tuple[str, ...]] = (
         "coef_", "intercept_", "alpha_", "alpha_path_", "standardize_",
     )  # fmt: skip
@@ -93,16 +94,12 @@ class _Linear(DistributedEstimator):
         choose_optimizer(self, request.loss)
         choose_schedule(self, Constant(1.0))
 
-    def _drop_columns(self, request: Request, X: Any) -> Any:
-        """Without columns that have no value: their coefficients start at zero, and stay there."""
+    def _leaves_out_columns(self, request: Request) -> bool:
+        """Coefficients that start at zero stay there, if no row has their columns."""
         optimizer = choose_optimizer(self, request.loss)
         in_kernels = optimizer is None or optimizer.native is not None
         # A mean must know its start; only of kernels it is known that they leave zeros alone.
-        if request.start is None and not self.average and in_kernels:
-            from dps.data.columns import occurring
-
-            X, request.columns = occurring(X)
-        return X
+        return request.start is None and not self.average and in_kernels
 
     def _inspection(self, request: Request) -> Inspection:
         """Steps in units of the features ask how these vary."""

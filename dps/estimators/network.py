@@ -342,7 +342,7 @@ def _inputs(survey: Survey, width: Any) -> Inputs:
     summary, encoding, numbers = survey.summary, survey.encoding, numbers_of(survey)
     n = summary.n_features
     if encoding is not None:
-        square = float(len(encoding.encoder._layout.features) - len(numbers))
+        square = float(len(encoding.encoder._layout.members) - len(numbers))
     else:
         square = 0.0 if len(numbers) else summary.square / summary.total
     places = np.full(n, -1, np.int64)

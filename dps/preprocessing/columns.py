@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dps.data.keep.tables import FieldTable, Flat, Ragged
+from dps.preprocessing.dtypes import kind_of
 
 
 class ColumnError(ValueError):
@@ -147,5 +148,16 @@ class FrameMaker:
 def kind_of_values(values: Any) -> str:
     """The kind of the values of categories, in words."""
     words = {"O": "strings", "i": "numbers", "u": "numbers", "f": "numbers", "M": "dates"}
+    if kind_of(values.dtype) == "text":
+        return "strings"
     return words.get(values.dtype.kind if isinstance(values.dtype, np.dtype) else "",
                      str(values.dtype))  # fmt: skip
+
+
+def as_objects(values: Any) -> Any:
+    """An index of strings as an index of objects; anything else as it is."""
+    import pandas as pd
+
+    if values is not None and kind_of(values.dtype) == "text":
+        return pd.Index(values.to_numpy(object), dtype=object)
+    return values

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin
@@ -60,6 +60,9 @@ class FrameEncoder(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):
         for a column each. The bucket depends on the category's text alone, so it is the same in
         every process and for every dtype. None makes a column for each category, and 65,536 buckets
         for lists and interactions.
+    shared : bool, default=False
+        If True, all columns that are hashed share `n_buckets`, as all features of Vowpal Wabbit
+        share the 2**18 of its ``-b 18``, and are one field of a factorization machine.
     missing : {"indicator", "mean", "error"}, default="indicator"
         Treatment of missing values. With "indicator" a missing number becomes the mean of the
         training rows, a missing list zeros, and a column ``missingindicator_age`` marks them if
@@ -80,14 +83,16 @@ class FrameEncoder(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):
     handle_unknown : {"ignore", "error", "infrequent_if_exist"}, default="ignore"
         Treatment of categories that `fit` has not seen: zeros, an error, or the column of
         infrequent categories if there is one.
-    min_frequency : int or float, default=None
+    min_frequency : int, float, "auto" or None, default=None
         Categories with fewer rows than this, or than this share of the rows, go to one column,
-        ``city_infrequent``, as in scikit-learn's `OneHotEncoder`.
+        ``city_infrequent``, as in scikit-learn's `OneHotEncoder`. "auto" is 3 for columns that have
+        more than 1,000 rarer categories, where it counts those that `fit` has not seen as
+        infrequent, too; else None. It needs a `handle_unknown` that is no error.
     max_categories : int, default=None
         Maximal number of columns for the categories of a column, with the infrequent one.
     dtype : {"auto", "float32", "float64"} or dtype, default="auto"
         Dtype of the encoded values. "auto" is float32 if that changes no value (categories, counts,
-        bool, float32, and whole numbers up to 2**24), else float64.
+        bool, float32, and whole numbers up to 2**24, also with gaps), else float64.
 
     Attributes
     ----------
@@ -122,10 +127,12 @@ class FrameEncoder(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):
         "min_frequency": [
             Interval(Integral, 1, None, closed="left"),
             Interval(RealNotInt, 0, 1, closed="neither"),
+            StrOptions({"auto"}),
             None,
         ],
         "max_categories": [Interval(Integral, 1, None, closed="left"), None],
         "dtype": "no_validation",
+        "shared": ["boolean"],
     }
 
     _layout: FrameLayout
@@ -141,9 +148,10 @@ class FrameEncoder(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):
         interactions: Sequence[Sequence[Any]] | None = (),
         dates: str = "error",
         handle_unknown: str = "ignore",
-        min_frequency: float | None = None,
+        min_frequency: float | Literal["auto"] | None = None,
         max_categories: int | None = None,
         dtype: Any = "auto",
+        shared: bool = False,
     ) -> None:
         self.n_buckets = n_buckets
         self.missing = missing
@@ -154,6 +162,7 @@ class FrameEncoder(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):
         self.min_frequency = min_frequency
         self.max_categories = max_categories
         self.dtype = dtype
+        self.shared = shared
 
     def fit(self, X: MatrixLike, y: VectorLike | None = None) -> Self:
         """Learn categories, and the means of columns with missing values.
@@ -278,6 +287,7 @@ class FrameEncoder(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):
             self.handle_unknown,  # type: ignore[arg-type]
             self.min_frequency,
             self.max_categories,
+            bool(self.shared),
         )
         self._layout = make_layout(merge(surveys, whole), self._names, self._unfit, options)
         return self._learned()

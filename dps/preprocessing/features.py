@@ -7,11 +7,11 @@ worked out of the distinct values of a partition is worked out once, for its wri
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
-from dps.data.hashing import buckets_of, hashes_of
+from dps.data.hashing import buckets_of, hashes_of, salt_of
 from dps.preprocessing.columns import (
     CategoryColumn,
     ColumnError,
@@ -29,6 +29,7 @@ from dps.preprocessing.writers import (
     MissingWriter,
     NumberWriter,
     SequenceWriter,
+    SeveralWriter,
     TokensWriter,
     Writer,
     table_of_codes,
@@ -100,7 +101,9 @@ class OneHot:
     name: object
     categories: Any
     indicator: bool  # whether a missing value is one more category
-    infrequent: Any = None  # categories that share the column behind the others, if any
+    # Categories that share the column behind the others, if any; none are listed where all unknown
+    # ones do.
+    infrequent: Any = None
     unknown: Unknown = "ignore"  # what others become
 
     @property
@@ -268,8 +271,8 @@ class Cross:
         """Names of the columns."""
         return _buckets(":".join(map(str, self.members)), self.n_buckets)
 
-    def writer(self, columns: dict[Any, Read], first: int) -> Writer:
-        """A writer of a partition's values."""
+    def writer(self, columns: dict[Any, Read], first: int, salt: int = 0) -> Writer:
+        """A writer of a partition's values; `salt` is added to their hashes."""
         read = [columns[name] for name in self.members]
         for name, column in zip(self.members, read, strict=True):
             if isinstance(column, ListColumn):
@@ -277,7 +280,62 @@ class Cross:
         if not all(isinstance(column, CategoryColumn) for column in read):
             return LookupWriter(self, self.members, first)
         hashes = [hashes_of(column.values) for column in read]  # type: ignore[union-attr]
+        hashes[0] = hashes[0] + np.uint64(salt)
         return CrossWriter(self.members, hashes, first, self.n_buckets)
+
+
+class _Salted:
+    """The buckets of a column among those of others."""
+
+    name: object
+    n_buckets: int
+    indicator: bool
+
+    def places(self, values: Any) -> np.ndarray:
+        """The bucket of each value."""
+        return buckets_of(values, self.n_buckets, salt_of(self.name))
+
+    def _missing(self, first: int) -> int:
+        return first + int(self.places(["missing"])[0]) if self.indicator else -1
+
+
+class _SaltedHashed(_Salted, Hashed):
+    """Categories."""
+
+
+class _SaltedBag(_Salted, Bag):
+    """Tokens."""
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Hashed columns that share their buckets, as all features of Vowpal Wabbit do."""
+
+    members: tuple[Hashed | Bag | Cross, ...]
+    n_buckets: int
+    name: ClassVar[str] = "hashed"
+
+    def __post_init__(self) -> None:
+        _check_buckets(self.n_buckets, 1)
+
+    @property
+    def width(self) -> int:
+        """Number of columns."""
+        return self.n_buckets
+
+    def names(self) -> list[str]:
+        """Names of the columns."""
+        return _buckets(self.name, self.n_buckets)
+
+    def writer(self, columns: dict[Any, Read], first: int) -> Writer:
+        """A writer of a partition's values."""
+        return SeveralWriter(tuple(self._writer(each, columns, first) for each in self.members))
+
+    def _writer(self, member: Hashed | Bag | Cross, columns: dict[Any, Read], first: int) -> Writer:
+        if isinstance(member, Cross):
+            return member.writer(columns, first, salt_of(":".join(map(str, member.members))))
+        salted = _SaltedHashed if isinstance(member, Hashed) else _SaltedBag
+        return salted(member.name, self.n_buckets, member.indicator).writer(columns, first)
 
 
 def _writer(feature: OneHot | Hashed, columns: dict[Any, Read], first: int, missing: int) -> Writer:

@@ -186,13 +186,12 @@ def _codes_of(series: pd.Series) -> CategoryColumn:
     if hasattr(series.array, "__arrow_array__"):
         encoded = _arrow(series).dictionary_encode().combine_chunks()
         codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-        values = np.asarray(encoded.dictionary.to_pylist(), object)
+        values = pd.Index(series.dtype.__from_arrow__(encoded.dictionary))
     else:
         codes, values = pd.factorize(series)
-        values = np.asarray(values, object)
+        values = pd.Index(np.asarray(values, object), dtype=object)
     codes = _smallest(codes, len(values))
-    missing = int((codes < 0).sum())
-    return CategoryColumn(codes, pd.Index(values, dtype=object), False, missing)
+    return CategoryColumn(codes, values, False, int((codes < 0).sum()))
 
 
 def _smallest(codes: np.ndarray, n_values: int) -> np.ndarray:

@@ -30,7 +30,15 @@ from dps.preprocessing.columns import (
     together,
     without,
 )
-from dps.preprocessing.features import Bag, Feature, Hashed, Number, OneHot, TokenSequence
+from dps.preprocessing.features import (
+    Bag,
+    Feature,
+    Hashed,
+    Number,
+    OneHot,
+    Shared,
+    TokenSequence,
+)
 from dps.preprocessing.frame_reader import read_frame
 from dps.preprocessing.survey import missing_values
 from dps.preprocessing.writers import Writer
@@ -67,6 +75,13 @@ class FrameLayout:
         return sum(feature.width for feature in self.features)
 
     @property
+    def members(self) -> tuple[Feature, ...]:
+        """The features, with those that share buckets one by one."""
+        shared = [each for each in self.features if isinstance(each, Shared)]
+        own = tuple(each for each in self.features if not isinstance(each, Shared))
+        return sum((each.members for each in shared), own)
+
+    @property
     def n_numbers(self) -> int:
         """Number of the frame's columns that are numbers."""
         return sum(isinstance(feature, Number) for feature in self.features)
@@ -85,7 +100,7 @@ class FrameLayout:
     def nbytes(self, frame: ReadFrame) -> int:
         """About how many bytes the CSR of what was read of a partition takes."""
         tokens = sum(len(c.codes) for c in frame.columns.values() if isinstance(c, ListColumn))
-        stored = frame.rows * len(self.features) + tokens
+        stored = frame.rows * len(self.members) + tokens
         return stored * (np.dtype(self.dtype).itemsize + 4) + 4 * frame.rows
 
     def __call__(self, frame: pd.DataFrame, where: int | str = "") -> Any:
@@ -131,7 +146,7 @@ class FrameLayout:
     def _check(self, columns: dict[Any, Read], rows: int, defects: dict[Any, ColumnError]) -> None:
         problems = [str(defect) for defect in defects.values()]
         named = Number | OneHot | Hashed | Bag | TokenSequence
-        learned = [f.name for f in self.features if isinstance(f, named)]
+        learned = [f.name for f in self.members if isinstance(f, named)]
         lost = [str(name) for name in learned if name not in columns]
         if lost and not problems:  # the column is of dates, and was not, or the other way around
             problems.append(
@@ -139,7 +154,7 @@ class FrameLayout:
                 "that were dates then, as by pandas.to_datetime, and of no others"
             )
         if self.missing == "error":
-            strict = {f.name for f in self.features if isinstance(f, Number | Bag | TokenSequence)}
+            strict = {f.name for f in self.members if isinstance(f, Number | Bag | TokenSequence)}
             counts = ((name, read.missing) for name, read in columns.items() if name in strict)
             problems += missing_values(counts, rows)
         if problems:
@@ -176,7 +191,7 @@ class FrameLayout:
             tuple(
                 f.writer(columns, first) for f, first in zip(self.features, starts, strict=False)
             ),
-            any(isinstance(feature, Bag) for feature in self.features),
+            any(isinstance(feature, Bag | Shared) for feature in self.features),
         )
 
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from dps.preprocessing.columns import ColumnError, together
+from dps.preprocessing.columns import ColumnError, as_objects, together
 from dps.preprocessing.features import (
     Bag,
     Cross,
@@ -19,6 +19,7 @@ from dps.preprocessing.features import (
     Hashed,
     Number,
     OneHot,
+    Shared,
     TokenSequence,
     Unknown,
 )
@@ -27,6 +28,9 @@ from dps.preprocessing.survey import ColumnSurvey, FrameSurvey, missing_values
 
 #: Buckets of interactions and of lists where none were asked for.
 BUCKETS = 1 << 16
+#: Rows from which a category has a column of its own, and the number of rarer ones up to which
+#: each has one anyway, where that is "auto".
+_FREQUENT, _FEW = 3, 1000
 
 
 @dataclass(frozen=True)
@@ -40,8 +44,9 @@ class Options:
     parts: bool  # whether dates become their parts
     lists: str | int = "counts"
     unknown: Unknown = "ignore"
-    min_frequency: float | None = None
+    min_frequency: float | Literal["auto"] | None = None
     max_categories: int | None = None
+    shared: bool = False
 
 
 def make_layout(
@@ -63,9 +68,13 @@ def make_layout(
         feature = _feature(name, column, options, n_numbers)
         if isinstance(feature, OneHot):
             feature = _one_hot(feature, column.counts, survey.rows, options)
+            names_of = {at: as_objects(getattr(feature, at)) for at in ("categories", "infrequent")}
+            feature = replace(feature, **names_of)
         n_numbers += isinstance(feature, Number)
         features.append(feature)
     features += [_cross(survey, members, options.n_buckets) for members in options.interactions]
+    if options.shared:
+        features = _sharing(features, options.n_buckets or BUCKETS)
     width = sum(feature.width for feature in features)
     if width > MOST_COLUMNS:
         raise ValueError(
@@ -76,6 +85,13 @@ def make_layout(
         exact = all(column.exact for column in survey.columns.values())
         dtype = "float32" if exact else "float64"
     return FrameLayout(tuple(names), tuple(features), np.dtype(dtype).name, missing, options.parts)
+
+
+def _sharing(features: list[Feature], n_buckets: int) -> list[Feature]:
+    """The same features, with one for all that are hashed behind the others."""
+    members = tuple(each for each in features if isinstance(each, Hashed | Bag | Cross))
+    own = [each for each in features if not isinstance(each, Hashed | Bag | Cross)]
+    return [*own, Shared(members, n_buckets)] if members else own
 
 
 def _problems(survey: FrameSurvey, n_buckets: int | None, missing: Missing) -> list[str]:
@@ -124,20 +140,27 @@ def _one_hot(feature: OneHot, counts: Any, rows: int, options: Options) -> OneHo
     """With the categories in one column that fewer rows have, or that are too many.
 
     As scikit-learn's `OneHotEncoder` chooses them: the least frequent, of equally frequent ones
-    those that come first.
+    those that come first. "auto" takes new categories for rare ones.
     """
     least, most = options.min_frequency, options.max_categories
     if least is None and most is None:
         return feature
-    if least is not None and not isinstance(least, int | np.integer):
+    if least == "auto":
+        least = None
+        if feature.unknown != "error" and np.count_nonzero(counts < _FREQUENT) > _FEW:
+            least, feature = _FREQUENT, replace(feature, unknown="infrequent_if_exist")
+    elif least is not None and not isinstance(least, int | np.integer):
         least = least * rows  # a share of the rows
     rare = counts < float(least or 0)
     if most is not None and most < len(counts) - rare.sum() + 1:
         rare[np.argsort(counts, kind="stable")[: len(counts) - most + 1]] = True
     if not rare.any():
         return feature
-    kept, infrequent = feature.categories[~rare], feature.categories[rare]
-    return replace(feature, categories=kept, infrequent=infrequent)
+    if feature.unknown == "infrequent_if_exist":  # as all that has no column
+        infrequent = feature.categories[:0]
+    else:
+        infrequent = feature.categories[rare]
+    return replace(feature, categories=feature.categories[~rare], infrequent=infrequent)
 
 
 def _has_nothing(column: ColumnSurvey, n_buckets: int | None) -> bool:

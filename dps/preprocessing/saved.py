@@ -17,6 +17,7 @@ from dps.preprocessing.features import (
     Hashed,
     Number,
     OneHot,
+    Shared,
     TokenSequence,
 )
 from dps.preprocessing.layout import MOST_COLUMNS, FrameLayout
@@ -37,6 +38,7 @@ def encoder_kinds() -> list[Kind]:
         Kind.of("feature:bag", Bag),
         Kind.of("feature:cross", Cross),
         Kind.of("feature:sequence", TokenSequence),
+        Kind.of("feature:shared", Shared),
         Kind.of("layout", FrameLayout, _check_layout, _LAYOUT),
         Kind("encoder", FrameEncoder, ("parameters", "layout"), _fields_of_encoder, _encoder),
         *(Kind(f"index:{cls.__name__}", cls, _INDEX, _fields_of_index, _index) for cls in indexes),
@@ -152,7 +154,8 @@ def _check_one_hot(feature: OneHot) -> None:
     for index in (categories, categories if infrequent is None else infrequent):
         if not isinstance(index, pd.Index):
             raise ValueError(f"categories of {feature.name!r} are no index")
-    if infrequent is not None and not (len(infrequent) and categories.append(infrequent).is_unique):
+    some = infrequent is None or len(infrequent) or feature.unknown == "infrequent_if_exist"
+    if not some or (infrequent is not None and not categories.append(infrequent).is_unique):
         raise ValueError(f"categories of {feature.name!r} are none, or come twice")
 
 
@@ -165,13 +168,15 @@ def _column_of(name: object, columns: tuple[Any, ...], parts: bool) -> Any:
 
 
 def _check_layout(layout: FrameLayout) -> None:
-    columns, parts, features = layout.columns, layout.parts, cast(Sequence[Any], layout.features)
+    columns, parts, features = layout.columns, layout.parts, cast(Sequence[Any], layout.members)
     if len(set(columns)) < len(columns):
         raise ValueError("a column comes twice")
     if not all(isinstance(feature, _FEATURES) for feature in features):
         raise ValueError("among the features is something else")
     named: Sequence[Any] = [f.name for f in features if not isinstance(f, Cross)]
     of = [_column_of(name, columns, parts) for name in named]
+    if len(features) > len(layout.features):  # those that share buckets come last
+        of.sort(key=lambda name: columns.index(name) if name in columns else len(columns))
     if [*dict.fromkeys(of)] != [*columns] or (not parts and len(of) != len(columns)):
         raise ValueError(f"features are of {named}, and columns are {[*columns]}")
     members = {name for f in features if isinstance(f, Cross) for name in f.members}

@@ -21,6 +21,7 @@ from dps.preprocessing.columns import (
     NumericColumn,
     Read,
     ReadFrame,
+    as_objects,
     kind_of_values,
 )
 
@@ -72,7 +73,7 @@ class SurveyFrame:
             values = column.values
             there = values[~np.isnan(values)] if column.missing else values
             total = float(there.sum(dtype=np.float64))
-            return ColumnSurvey("numbers", column.missing, total, len(there), _exact(values))
+            return ColumnSurvey("numbers", column.missing, total, len(there), _exact(there))
         if isinstance(column, CategoryColumn):
             if not self.values:
                 return ColumnSurvey("categories", column.missing)
@@ -80,6 +81,7 @@ class SurveyFrame:
             if self.counts:
                 codes = np.asarray(column.codes)
                 counts = np.bincount(codes[codes >= 0], minlength=len(column.values))
+                counts = counts.astype(np.min_scalar_type(counts.max(initial=0)))
             return ColumnSurvey(
                 "categories", column.missing, values=column.values, given=column.given,
                 counts=counts,
@@ -92,11 +94,13 @@ class SurveyFrame:
 
 
 def _exact(values: Any) -> bool:
-    if values.dtype.kind == "f":
-        return bool(values.dtype.itemsize <= 4)
-    if values.dtype.itemsize <= 2 or not len(values):
+    """True if float32 holds the numbers; of float64 it is to hold whole numbers only."""
+    floating = values.dtype.kind == "f"
+    if values.dtype.itemsize <= (4 if floating else 2) or not len(values):
         return True
-    return bool(max(int(values.max()), -int(values.min())) <= _EXACT)
+    if floating and (values != np.rint(values)).any():
+        return False
+    return bool(max(float(values.max()), -float(values.min())) <= _EXACT)
 
 
 def _exact_in(values: Any) -> bool:
@@ -135,13 +139,8 @@ def _merge(name: str, found: Mapping[int, ColumnSurvey]) -> ColumnSurvey:
     kind = _same(name, "{}", {n: s.kind for n, s in found.items() if s.kind != "nothing"})
     values, given, counts = None, False, None
     if kind == "categories":
-        known = {number: s.values for number, s in found.items() if s.values is not None}
-        values, given = _merge_values(name, known, all(s.given for s in surveys))
-        counted = [s for s in surveys if s.counts is not None]
-        if counted:
-            counts = np.zeros(len(values), np.int64)
-            for survey in counted:
-                counts[values.get_indexer(survey.values)] += survey.counts
+        known = {number: s for number, s in found.items() if s.values is not None}
+        values, given, counts = _merge_values(name, known, all(s.given for s in surveys))
     return ColumnSurvey(
         kind or "nothing",
         sum(s.missing for s in surveys),
@@ -154,21 +153,36 @@ def _merge(name: str, found: Mapping[int, ColumnSurvey]) -> ColumnSurvey:
     )
 
 
-def _merge_values(name: str, found: Mapping[int, Any], given: bool) -> tuple[Any, bool]:
-    """All values: as given if that is the same in all partitions, else sorted."""
+def _merge_values(
+    name: str, found: Mapping[int, ColumnSurvey], given: bool
+) -> tuple[Any, bool, Any]:
+    """All values, as given if that is the same in all partitions, else sorted; and their counts."""
     import pandas as pd
 
     if not found:
-        return None, False
-    first = next(iter(found.values()))
-    if given and all(values.equals(first) for values in found.values()):
-        return first, True
-    some = {number: values for number, values in found.items() if len(values)}
-    _same(name, "categories of {}", {n: kind_of_values(values) for n, values in some.items()})
+        return None, False, None
+    surveys = list(found.values())
+    first, counts = surveys[0], None
+    if given and all(survey.values.equals(first.values) for survey in surveys):
+        if first.counts is not None:
+            counts = np.sum([survey.counts for survey in surveys], axis=0, dtype=np.int64)
+        return first.values, True, counts
+    some = {number: survey for number, survey in found.items() if len(survey.values)}
+    _same(name, "categories of {}", {n: kind_of_values(s.values) for n, s in some.items()})
     filled = list(some.values()) or [first]
-    if filled[0].dtype == object:  # kept as objects: pandas would infer its own strings
-        return pd.Index(sorted(set().union(*filled)), dtype=object), False
-    return filled[0].append(filled[1:]).unique().sort_values(), False
+    every = [survey.values for survey in filled]
+    if any(values.dtype == object for values in every):  # which pandas would make its own strings
+        objects = np.concatenate([as_objects(values).to_numpy() for values in every])
+        together = pd.Index(objects, dtype=object)
+    else:
+        together = every[0].append(every[1:])
+    codes, distinct = pd.factorize(together.array)
+    values = pd.Index(distinct, dtype=together.dtype)
+    order = values.argsort()
+    if first.counts is not None:
+        rows = np.concatenate([survey.counts for survey in filled])
+        counts = np.bincount(codes, rows, len(values)).astype(np.int64)[order]
+    return values.take(order), False, counts
 
 
 def _same(name: str, what: str, kinds: Mapping[int, Any]) -> Any:

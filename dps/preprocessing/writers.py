@@ -113,6 +113,18 @@ class CrossWriter:
 
 
 @dataclass(frozen=True)
+class SeveralWriter:
+    """Several writers, one after the other."""
+
+    writers: tuple[Writer, ...]
+
+    def add(self, rows: RowEncoder, columns: dict[Any, Read]) -> None:
+        """Add the values of rows."""
+        for writer in self.writers:
+            writer.add(rows, columns)
+
+
+@dataclass(frozen=True)
 class LookupWriter:
     """Categories of columns that have no codes: rows are looked at for their distinct values."""
 

@@ -9,6 +9,7 @@ import sys
 import warnings
 from datetime import date
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import dask
@@ -26,7 +27,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 from versions import PANDAS
 
-from dps import FMRegressor, LinearRegressor, MLPRegressor
+import dps
+from dps import FMClassifier, FMRegressor, LinearClassifier, LinearRegressor, MLPRegressor
 from dps.preprocessing import FrameEncoder
 
 STRINGS = [
@@ -116,11 +118,11 @@ def test_strings_are_the_same_in_every_dtype(options: dict[str, Any], dtype: Any
 @pytest.mark.parametrize(
     ("dtype", "encoded"),
     [
-        ("float32", "float32"), ("float64", "float64"), ("float16", "float32"), (">f8", "float64"),
+        ("float32", "float32"), ("float64", "float32"), ("float16", "float32"), (">f8", "float32"),
         ("int8", "float32"), ("int64", "float32"), ("uint16", "float32"), ("bool", "float32"),
-        ("Int64", "float32"), ("boolean", "float32"), ("Float64", "float64"),
-        ("int32[pyarrow]", "float32"), ("bool[pyarrow]", "float32"), ("double[pyarrow]", "float64"),
-        (pd.SparseDtype("float64"), "float64"), (pd.ArrowDtype(pa.decimal128(25, 2)), "float64"),
+        ("Int64", "float32"), ("boolean", "float32"), ("Float64", "float32"),
+        ("int32[pyarrow]", "float32"), ("bool[pyarrow]", "float32"), ("double[pyarrow]", "float32"),
+        (pd.SparseDtype("float64"), "float32"), (pd.ArrowDtype(pa.decimal128(25, 2)), "float32"),
     ],
     ids=str,
 )  # fmt: skip
@@ -134,8 +136,16 @@ def test_numbers_are_themselves(dtype: Any, encoded: str) -> None:
 
 def test_float32_is_chosen_where_it_changes_no_value() -> None:
     for largest, dtype in ((1 << 24, "float32"), ((1 << 24) + 1, "float64")):
-        for frame in (pd.DataFrame({"a": [0, -largest]}), pd.DataFrame({"a": [largest, 0]})):
-            assert FrameEncoder().fit(frame).dtype_ == dtype
+        for values in ([0, -largest], [largest, 0], [largest, np.nan]):
+            assert FrameEncoder().fit(pd.DataFrame({"a": values})).dtype_ == dtype
+    for values, dtype in (
+        ([0.5, 1.0], "float64"),
+        ([0.5, np.nan], "float64"),
+        ([np.nan, 2.0], "float32"),
+    ):
+        frame = pd.DataFrame({"a": values})
+        for data in (frame, dd.from_pandas(frame, npartitions=2)):
+            assert FrameEncoder().fit(data).dtype_ == dtype
     assert FrameEncoder(dtype=np.float64).fit_transform(pd.DataFrame({"a": ["x"]})).dtype == float
 
 
@@ -284,6 +294,63 @@ def test_infrequent_categories_share_a_column_as_in_scikit_learn(
             with warnings.catch_warnings(action="ignore"):  # of what is unknown
                 expected = peer.transform(rows).toarray()
             np.testing.assert_array_equal(dense(encoder.transform(rows)), expected)
+
+
+@pytest.mark.parametrize("rare", [1000, 1001])
+def test_a_thousand_rare_categories_and_one_share_a_column(rare: int) -> None:
+    values = [f"often{k % 3}" for k in range(9)] + [f"rare{k // 2}" for k in range(2 * rare)]
+    frame = pd.DataFrame({"a": np.random.default_rng(0).permutation(values)})
+    asked = FrameEncoder()
+    if rare > 1000:
+        asked = FrameEncoder(min_frequency=3, handle_unknown="infrequent_if_exist")
+    expected = asked.fit(frame)
+    new = pd.DataFrame({"a": ["often1", "rare7", "new", None]})
+    for data in (frame, dd.from_pandas(frame, npartitions=5)):
+        encoder = FrameEncoder(min_frequency="auto").fit(data)
+        assert list(encoder.get_feature_names_out()) == list(expected.get_feature_names_out())
+        np.testing.assert_array_equal(dense(encoder.transform(new)), dense(expected.transform(new)))
+    strict = FrameEncoder(min_frequency="auto", handle_unknown="error").fit(frame)
+    assert strict.n_features_out_ == 3 + rare
+
+
+def test_linear_models_have_no_coefficient_for_each_rare_category(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    words = pd.Series([f"word{k}" for k in range(4000)])
+    frame = pd.DataFrame({"a": rng.integers(5, size=4000).astype(str), "b": words})
+    y = (frame["a"] > "2").to_numpy()
+    model = LinearClassifier(random_state=0).fit(frame, y)
+    assert model.coef_.shape == (1, 6)
+    model.save(tmp_path / "model")
+    loaded = dps.load(tmp_path / "model")
+    coming = pd.DataFrame({"a": ["1", "3"], "b": ["new", "word7"]})
+    np.testing.assert_array_equal(loaded.predict_proba(coming), model.predict_proba(coming))
+    assert FMClassifier(max_iter=1).fit(frame, y).encoder_.n_features_out_ == 4005
+
+
+@pytest.mark.parametrize("missing", ["indicator", "mean"])
+def test_hashed_columns_share_their_buckets(missing: str, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"interactions": [("city", "hour")], "missing": missing}
+    apart = FrameEncoder(n_buckets=1 << 20, **options).fit(FRAME)
+    shared = FrameEncoder(n_buckets=1 << 20, shared=True, **options).fit(FRAME)
+    pieces = of_pieces([FRAME[:2], FRAME[2:]])
+    numbers = 1 + (missing == "indicator")
+    assert shared.n_features_out_ == numbers + (1 << 20)
+    assert list(shared.get_feature_names_out()[[0, -1]]) == ["size", "hashed#1048575"]
+    rows = shared.transform(FRAME)
+    # Every row stores the same values; a missing category is one of them, a missing list none.
+    np.testing.assert_array_equal(np.sort(rows.data), np.sort(apart.transform(FRAME).data))
+    again = FrameEncoder(n_buckets=1 << 20, shared=True, **options).fit(pieces).transform(pieces)
+    assert abs(again.compute() - rows).nnz == 0
+    # The same text in two columns is two values.
+    twins = pd.DataFrame({"a": ["x", "y"], "b": ["x", "y"]})
+    assert FrameEncoder(n_buckets=1 << 20, shared=True).fit_transform(twins).nnz == 4
+    # In one bucket all add up.
+    one = FrameEncoder(n_buckets=1, shared=True).fit(twins)
+    np.testing.assert_array_equal(dense(one.transform(twins)), [[2.0], [2.0]])
+    model = LinearClassifier(encoder=clone(shared), alpha=1.0).fit(FRAME, [0, 1] * 3)
+    model.save(tmp_path / "model")
+    loaded = dps.load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.predict_proba(FRAME), model.predict_proba(FRAME))
 
 
 def test_an_unknown_category_may_be_an_error_that_names_it() -> None:

@@ -60,7 +60,7 @@ def inputs_of(estimator: DistributedEstimator, survey: Survey) -> FactorInputs:
         knots = tuple(knots_of_constant(k[0]) if len(k) == 1 else k for k in knots)
     length = len(kept) + sum(float(each.values @ each.rows / each.rows.sum()) for each in ones)
     if encoding is not None:
-        length = len(encoding.encoder._layout.features)
+        length = len(encoding.encoder._layout.members)
     normalised = estimator.normalize is True
     gain = _gain(1.0 if normalised else length)
     return FactorInputs(n, places if len(numbers) else None, knots, _int32(known), gain, normalised)

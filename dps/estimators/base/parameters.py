@@ -125,10 +125,11 @@ _PLACES = """
 verbose : int, default=0
     1 shows a bar; 2 logs a line for each epoch to the logger "dps".
 encoder : FrameEncoder or "auto", default="auto"
-    Encodes dataframes. "auto" is ``FrameEncoder()`` if a column is not numeric or a number is
-    missing, else none. Partitions are encoded on their workers, and predictions find columns by
-    name. `partial_fit` and `warm_start` keep the first encoder and ignore categories that it does
-    not know.
+    Encodes dataframes. "auto" is ``FrameEncoder()``, in linear models with
+    ``min_frequency="auto"``, if a column is not numeric or a number is missing, else none.
+    Partitions are encoded on their workers, and predictions find columns by name. `partial_fit` and
+    `warm_start` keep the first encoder; categories that it does not know are ignored, or count as
+    infrequent.
 batch_size : int or "auto", default="auto"
     Rows of one update: of all replicas together, in async of one replica.
 mode : {"sync", "async", "allreduce", "hybrid", "auto"} or Mode, default="sync"

@@ -85,6 +85,8 @@ class Trainable(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
     _is_own: ClassVar[bool] = False
     #: The strength of a penalty, as a multiple of "auto"; None: `find_strength` finds it.
     _alpha_times: ClassVar[float | None] = None
+    #: Parameters of the encoder, where that is "auto".
+    _encoder_parameters: ClassVar[Mapping[str, Any]] = {}
     #: True if training is planned to its last epoch, so that reaching it is no failure.
     _ends_as_planned: ClassVar[bool] = False
 
@@ -148,9 +150,9 @@ class Trainable(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
     def _check(self, request: Request) -> None:
         """Raise where parameters do not go together; nothing has been read yet."""
 
-    def _drop_columns(self, request: Request, X: Any) -> Any:
-        """X in one piece without columns to leave out; `request.columns` has the others."""
-        return X
+    def _leaves_out_columns(self, request: Request) -> bool:
+        """True if parameters of columns that no row has stay as they are."""
+        return False
 
     def _restore_columns(self, survey: Survey, job: Job, kept: Snapshot) -> tuple[Any, Snapshot]:
         """The model of all columns, and its parameters and state."""

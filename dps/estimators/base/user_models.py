@@ -17,7 +17,7 @@ from dps.losses.base import Task
 from dps.losses.classification import LogLoss, Softmax
 from dps.models.arrays import Arrays
 from dps.models.columns import Column, Columns
-from dps.preprocessing.features import Bag, Cross, Number, TokenSequence
+from dps.preprocessing.features import Bag, Cross, Number, Shared, TokenSequence
 
 _MOST_OUTPUTS = 1 << 24
 
@@ -119,7 +119,7 @@ def columns_of(encoding: Encoding | None, names: Sequence[str]) -> Columns:
         elif isinstance(feature, TokenSequence):
             found.append(Column(name, "sequence", start, feature.width, feature.n_buckets))
         else:
-            kind: Any = "counts" if isinstance(feature, Bag) else "code"
+            kind: Any = "counts" if isinstance(feature, Bag | Shared) else "code"
             found.append(Column(name, kind, start, feature.width))
         start += feature.width
     return Columns(tuple(found))

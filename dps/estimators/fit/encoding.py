@@ -98,7 +98,7 @@ def encoding_for(
         or (not is_dask(X) and X.isna().to_numpy().any())
     ):
         return None
-    return Encoding(FrameEncoder(), fitted=False)
+    return Encoding(FrameEncoder(**estimator._encoder_parameters), fitted=False)
 
 
 @dataclass(frozen=True)

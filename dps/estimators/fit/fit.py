@@ -172,8 +172,11 @@ def _partitioned(request: Request, client: Any, given: Given) -> _Data:
     validating: list[Partition] = []
     if validation is not None:
         validating = validation.partitions(estimator, as_given, encoding, len(partitions))
-    if whole:
-        partitions = [replace(partitions[0], X=estimator._drop_columns(request, partitions[0].X))]
+    if whole and estimator._leaves_out_columns(request):
+        from dps.data.columns import occurring
+
+        rows, request.columns = occurring(partitions[0].X)
+        partitions = [replace(partitions[0], X=rows)]
         if request.columns is not None:
             validating = [replace(part, X=request.columns.of(part.X)) for part in validating]
     return _Data(X, partitions, validating, whole, prepare)
@@ -209,6 +212,7 @@ def _surveyed(
     trained = cluster.n_trained
     if request.encoding is not None:
         request.encoding.complete(cluster, trained)
+    _leave_out_columns(request, data, cluster)
     try:
         summary = _looked_at(request, cluster, trained, data.whole)
     except GapsError as error:
@@ -241,6 +245,21 @@ def _surveyed(
         labels = Labels.merge([part.labels for part in seen])
     return Survey(**vars(request), cluster=cluster, summary=summary, targets=targets,
                   n_outputs=n_outputs, given=labels)  # fmt: skip
+
+
+def _leave_out_columns(request: Request, data: _Data, cluster: Cluster) -> None:
+    """Leave out columns that no row has where they are many, on the workers."""
+    from dps.data.columns import LONG, look_at_columns, occurring_among
+
+    if request.encoding is not None:
+        total = request.encoding.encoder._layout.width
+    else:
+        total = data.X.shape[1] if is_dask(data.X) and not is_list(data.X) else 0
+    if request.columns is None and total >= LONG and request.estimator._leaves_out_columns(request):
+        looks = cluster.map(look_at_columns, range(cluster.n_trained), total=total)
+        request.columns = occurring_among(looks, total)
+        if request.columns is not None:
+            cluster.replace(request.columns)
 
 
 def _looked_at(request: Request, cluster: Cluster, trained: int, whole: bool) -> DataSummary:

@@ -3,6 +3,7 @@
 import warnings
 from dataclasses import dataclass
 
+import dask.array as da
 import numpy as np
 import pytest
 import scipy.sparse
@@ -51,6 +52,37 @@ def test_the_result_is_that_of_all_columns(kind, options, data, monkeypatch):
     np.testing.assert_allclose(some.intercept_, every.intercept_, rtol=1e-6, atol=1e-8)
     np.testing.assert_allclose(some.predict(X), every.predict(X), rtol=1e-6, atol=1e-8)
     assert some.n_features_in_ == WIDTH
+
+
+@pytest.mark.parametrize("validated", [False, True])
+def test_long_rows_on_workers_are_trained_on_columns_that_occur(data, client, validated):
+    X, y = data
+    wide = scipy.sparse.csr_matrix((X.data, X.indices * 300, X.indptr), (ROWS, 300 * WIDTH))
+    assert wide.shape[1] >= columns.LONG
+    rows = da.from_array(wide, chunks=(100, wide.shape[1]), asarray=False)
+    val = {"X_val": wide[:50], "y_val": y[:50]} if validated else {}
+    options = {"random_state": 0, "alpha": 1e-2}
+    model = LinearClassifier(**options, client=client).fit(rows, y, **val)
+    peer = LinearClassifier(**options).fit(X, y)
+    assert model.coef_.shape == (1, wide.shape[1])
+    np.testing.assert_allclose(model.coef_[:, ::300], peer.coef_, rtol=1e-4, atol=1e-6)
+    assert np.count_nonzero(model.coef_) <= USED
+    assert model.plan_.ranks
+    model.partial_fit(wide, y)
+
+
+def test_a_column_out_of_range_is_named_whatever_is_left_out(data, client):
+    X, y = data
+    wide = scipy.sparse.csr_matrix((X.data, X.indices.copy(), X.indptr), (ROWS, columns.LONG))
+    wide.indices[7] = -3
+    rows = da.from_array(wide, chunks=(ROWS, wide.shape[1]), asarray=False)
+    with pytest.raises(ValueError, match="partition 0"):
+        LinearClassifier(client=client).fit(rows, y)
+    good = scipy.sparse.csr_matrix((X.data, X.indices, X.indptr), wide.shape)
+    with pytest.raises(ValueError, match="X_val"):
+        LinearClassifier(client=client).fit(
+            da.from_array(good, chunks=(ROWS, wide.shape[1]), asarray=False), y, X_val=wide, y_val=y
+        )
 
 
 def test_where_vectors_are_most_of_the_work_one_replica_does_it(monkeypatch):
