@@ -26,6 +26,8 @@ cdef extern from "powers.h" nogil:
     void dps_powers(
         double* base, uint64_t* exponent, double* result, Py_ssize_t n, uint64_t bits)
     void dps_logs(const double* c, const double* sums, double* log, Py_ssize_t n)
+    void dps_products(
+        const double* c, const double* rates, Py_ssize_t steps, double* factor, Py_ssize_t n)
     void dps_exps(double* x, double* given, Py_ssize_t n)
     void dps_inverse_roots_float(const float* x, double* by, Py_ssize_t n)
     void dps_inverse_roots_double(const double* x, double* by, Py_ssize_t n)
@@ -83,6 +85,7 @@ cdef void _grow(
     cdef const double* of
     cdef int64_t i
     cdef Py_ssize_t j, m, first = 0, last
+    cdef bint alike
     for j in range(n):
         c[j] = by[j] * lazy.l2
     while first < n:    # those that have missed the same steps
@@ -95,11 +98,24 @@ cdef void _grow(
         dps_logs(c + first, sums, factor + first, last - first)
         first = last
     dps_exps(factor, given, n)
-    for j in range(n):
-        if not c[j] * lazy.highest <= SMALL:
-            factor[j] = 1
-            for i in range(since[j], now):
-                factor[j] *= 1 + lazy.rates[i] * c[j]
+    first = 0
+    while first < n:    # those whose shrinkages are large
+        last = first + 1
+        if not c[first] * lazy.highest <= SMALL:
+            alike = True
+            while (
+                last < n and since[last] == since[first] and not c[last] * lazy.highest <= SMALL
+            ):
+                alike &= c[last] == c[first]
+                last += 1
+            i = min(since[first], now)
+            # Coordinates that no gradient has touched yet are alike.
+            dps_products(
+                c + first, lazy.rates + i, now - i, factor + first, 1 if alike else last - first
+            )
+            for j in range(first + 1, last if alike else first):
+                factor[j] = factor[first]
+        first = last
 
 
 cdef void _scaled(

@@ -46,6 +46,23 @@ DPS_CLONES static void dps_logs(
     }
 }
 
+/* factor[i] = product over steps s of 1 + s c[i]. */
+DPS_CLONES static void dps_products(
+    const double *restrict c, const double *restrict rates, ptrdiff_t steps,
+    double *restrict factor, ptrdiff_t n)
+{
+    enum { LANES = 16 };
+    for (ptrdiff_t first = 0; first < n; first += LANES) {
+        const ptrdiff_t lanes = n - first < LANES ? n - first : LANES;
+        double x[LANES] = {0}, product[LANES];
+        memcpy(x, c + first, lanes * sizeof(double));
+        for (int i = 0; i < LANES; i++) product[i] = 1.0;
+        for (ptrdiff_t step = 0; step < steps; step++)
+            for (int i = 0; i < LANES; i++) product[i] *= 1.0 + rates[step] * x[i];
+        memcpy(factor + first, product, lanes * sizeof(double));
+    }
+}
+
 /* exp(r) of r from 0 to 1, by its series, which leaves 2e-16 of it. */
 static inline __attribute__((always_inline)) double dps_exp(double r)
 {

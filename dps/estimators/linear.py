@@ -288,7 +288,7 @@ class _Linear(DistributedEstimator):
         size      1.0
         kind_a   -5.0
         kind_b    5.0
-        Name: coefficient, dtype: float64
+        Name: coefficient, dtype: float32
         """
         check_is_fitted(self)
         import pandas as pd
