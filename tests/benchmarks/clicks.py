@@ -1,6 +1,6 @@
 """Click logs at defaults beside Vowpal Wabbit and scikit-learn: log loss on the next day.
 
-    python tests/benchmarks/clicks.py [--rows N] [--seeds N] [--only peers days] [--quick]
+    python tests/benchmarks/clicks.py [--rows N] [--seeds N] [--only peers days files] [--quick]
 
 Days of ``examples/click_logs.py``, whole, in the memory of one process; counts as they are, and as
 logarithms. Vowpal Wabbit passes once over its own text on one core, with 2^22 weights (``pip
@@ -9,27 +9,34 @@ install vowpalwabbit``). scikit-learn hashes into 2^22 columns for one pass of `
 Then how a model of 2^14 buckets for each column of strings goes on. It is fitted to the first day
 and predicts the third: without the second, after `partial_fit` of it in one call or in calls of
 1,000 rows, and fitted to both days.
+
+Last, from a file of Parquet to a model on two workers of 2 GB, beside one pass of Vowpal Wabbit
+over its own text file. Memory is the most that a worker had of its own.
 """
 
 from __future__ import annotations
 
 import copy
 import functools
+import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import dask.dataframe as dd
 import numpy as np
 import pandas as pd
+from distributed import Client, LocalCluster
 from sklearn.feature_extraction import FeatureHasher
 from sklearn.linear_model import SGDClassifier
 from sklearn.metrics import log_loss
 
 from dps import FMClassifier, LinearClassifier
 from dps.preprocessing import FrameEncoder
-from measure import bars, installed, options, table
+from measure import MB, Peak, bars, installed, options, table, timed
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 from click_logs import make_day
@@ -63,13 +70,15 @@ def pairs(X: pd.DataFrame) -> Iterator[tuple[list[str], list[tuple[str, float]]]
         yield named, [(name, v) for name, v in zip(numbers, values, strict=True) if v]
 
 
+def lines(X: pd.DataFrame) -> Iterator[str]:
+    """Rows as Vowpal Wabbit reads them."""
+    for words, numbers in pairs(X):
+        values = " ".join(f"{name}:{value:.6g}" for name, value in numbers)
+        yield f"|n {values} |w {' '.join(words)}"
+
+
 def vowpal_wabbit(day: Day, coming: pd.DataFrame) -> Any:
     from vowpalwabbit import Workspace  # type: ignore[import-not-found]
-
-    def lines(X: pd.DataFrame) -> Iterator[str]:
-        for words, numbers in pairs(X):
-            values = " ".join(f"{name}:{value:.6g}" for name, value in numbers)
-            yield f"|n {values} |w {' '.join(words)}"
 
     model = Workspace("--loss_function logistic -b 22 --quiet")
     for line, clicked in zip(lines(day[0]), day[1], strict=True):
@@ -187,10 +196,96 @@ def beside_peers(rows: int, seeds: int) -> None:
     )
 
 
+def on_workers(model: Any, path: Path) -> tuple[float, float, Any]:
+    """Seconds of a fit to a file on two workers, the most memory of one, and the model."""
+    with (
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, memory_limit="2GB", dashboard_address=":0"
+        ) as workers,
+        Client(workers) as client,
+    ):
+        pids = list(client.run(os.getpid).values())
+        client.run(importing)
+        day = dd.read_parquet(path, split_row_groups=True)
+        with Peak(pids[:1], 0.05) as first, Peak(pids[1:], 0.05) as second:
+            seconds, _ = timed(model.fit, day.drop(columns="clicked"), day["clicked"])
+        return seconds, max(first.peak, second.peak), model
+
+
+def importing() -> None:
+    """Load what a fit needs: a worker does so once."""
+    import pyarrow.parquet  # noqa: F401
+
+    import dps.cluster.dask.fit
+    import dps.training.replica.replica  # noqa: F401
+
+
+def pass_over_text(path: Path) -> float:
+    """Seconds of a pass of Vowpal Wabbit over a file."""
+    from vowpalwabbit import Workspace
+
+    began = time.perf_counter()
+    Workspace(f"--loss_function logistic -b 22 --quiet -d {path}").finish()
+    return time.perf_counter() - began
+
+
+def from_files(rows: int, seeds: int) -> None:
+    """Rows a second and memory from a file to a model."""
+    X, y = split(whole := make_day(rows))
+    coming, clicked = split(make_day(20_000, 1))
+    models = {
+        LINEAR: LinearClassifier(random_state=0),
+        "dps, alpha='cv'": LinearClassifier(alpha="cv", random_state=0),
+        "dps, 2^18 buckets a column": LinearClassifier(
+            encoder=FrameEncoder(n_buckets=2**18), random_state=0
+        ),
+        "dps, 2^22 shared buckets": LinearClassifier(
+            encoder=FrameEncoder(n_buckets=2**22, shared=True), random_state=0
+        ),
+        FM: FMClassifier(random_state=0),
+        DEEP: FMClassifier(hidden_layer_sizes=(64, 32), random_state=0),
+    }
+    found: dict[str, tuple[float, float, float]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        path, text = Path(folder, "day.parquet"), Path(folder, "day.txt")
+        whole.to_parquet(path, row_group_size=-(-rows // 16))
+        del whole
+        for name, model in models.items():
+            seconds, memory, fitted = on_workers(model, path)
+            loss = log_loss(clicked, fitted.predict_proba(coming)[:, 1])
+            found[name] = seconds, memory, loss
+        if installed("Vowpal Wabbit", "vowpalwabbit"):
+            with text.open("w") as file:
+                for line, one in zip(lines(X), y, strict=True):
+                    file.write(f"{1 if one else -1} {line}\n")
+            found[VW] = pass_over_text(text), np.nan, np.nan
+    print(f"\n{rows:,} rows from a file\n")
+    table(
+        ("", "seconds", "rows a second", "MB of a worker", "log loss"),
+        (
+            (name, f"{seconds:.1f}", f"{rows / seconds:,.0f}", f"{memory / MB:.0f}", f"{loss:.4f}")
+            for name, (seconds, memory, loss) in found.items()
+        ),
+    )
+    peer = found[VW][0] if VW in found else np.nan
+    asked = ((LINEAR, 600), ("dps, 2^18 buckets a column", 1200))
+    bars(
+        *(
+            (f"clicks: {name}, rows a second over {VW}", peer / found[name][0], ">=", 1.0)
+            for name in (LINEAR, "dps, alpha='cv'")
+        ),
+        *(
+            (f"clicks: {name}, MB of a worker", found[name][1] / MB, "<=", bar)
+            for name, bar in asked
+        ),
+    )
+
+
 def main() -> None:
-    chosen = options(__doc__ or "", repeat=1, rows=60_000, seeds=3, only=("peers", "days"))
+    parts = {"peers": beside_peers, "days": next_days, "files": from_files}
+    chosen = options(__doc__ or "", repeat=1, rows=60_000, seeds=3, only=tuple(parts))
     rows, seeds = (2_000, 1) if chosen.quick else (chosen.rows, chosen.seeds)
-    for name, part in (("peers", beside_peers), ("days", next_days)):
+    for name, part in parts.items():
         if name in chosen.only:
             part(rows, seeds)
 

@@ -261,10 +261,12 @@ def test_one_command_knows_all() -> None:
 
 
 def test_clicks() -> None:
-    first, second = run("clicks").split("rows a day")
+    printed, files = run("clicks").split("rows from a file")
+    first, second = printed.split("rows a day")
     found = rows(first, "dps")
     assert {"dps LinearClassifier", "dps FMClassifier, logarithms"} <= set(found)
     assert len(rows(second, "dps")["dps FMClassifier"]) == 4
+    assert {"dps LinearClassifier", "dps, 2^22 shared buckets"} <= set(rows(files))
 
 
 def test_ranks() -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import dask
@@ -273,3 +277,47 @@ def test_hybrid_learns_as_much_as_sync_and_alone_the_same_bits(access: str, clie
     assert facts(FMClassifier(**alone, mode=mode).fit(*lazy)) == facts(
         FMClassifier(**alone).fit(*lazy)
     )
+
+
+_LATER_DAYS = """
+import sys
+import dps
+from test_fm_tables import day_of_strings, days_later
+days_later(dps.load(sys.argv[1])).save(sys.argv[2])
+"""
+
+
+def day_of_strings(day: int) -> tuple[pd.DataFrame, Any]:
+    """Rows of a day: half of the values are those of the day before."""
+    rng = np.random.default_rng(day)
+    who = rng.integers(20 * day, 20 * day + 40, 600)
+    frame = pd.DataFrame({"who": [f"ann{number}" for number in who], "what": ["tea", "ale"] * 300})
+    return frame, (who + np.arange(600)) % 2
+
+
+def days_later(model: Any) -> Any:
+    """The model after another day as a whole, and one in two parts."""
+    model.partial_fit(*day_of_strings(1))
+    rows, clicked = day_of_strings(2)
+    for part in (slice(0, 300), slice(300, 600)):
+        model.partial_fit(rows[part], clicked[part])
+    return model
+
+
+def test_days_in_two_processes_make_the_same_model(tmp_path: Path) -> None:
+    options = {**OPTIONS, "expire_after": 2, "encoder": FrameEncoder(n_buckets=1 << 16)}
+    model = FMClassifier(**options).fit(*day_of_strings(0))
+    model.save(tmp_path / "first day")
+    known = [set(model.embeddings().loc["who"].index)]
+    subprocess.run(
+        [sys.executable, "-c", _LATER_DAYS, tmp_path / "first day", tmp_path / "third day"],
+        check=True, timeout=120, cwd=Path(__file__).parent,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    apart, model = dps.load(tmp_path / "third day"), days_later(model)
+    assert facts(apart)[:2] == facts(model)[:2]
+    coming = day_of_strings(3)[0]
+    np.testing.assert_array_equal(apart.predict_proba(coming), model.predict_proba(coming))
+    known.append(set(model.embeddings().loc["who"].index))
+    assert known[1] - known[0]  # new values have rows
+    assert known[0] - known[1]  # and old ones have none any more
