@@ -59,7 +59,8 @@ def hashes_of(values: Any) -> NDArray[np.uint64]:
     if hasattr(values, "to_numpy"):
         values = values.to_numpy(object)
     texts = values
-    if getattr(values, "dtype", None) != object or infer_dtype(values, skipna=False) != "string":
+    objects = isinstance(values, np.ndarray) and values.dtype.kind == "O"
+    if not objects or infer_dtype(values, skipna=False) != "string":
         texts = np.empty(len(values), object)
         texts[:] = texts_of(values)
     try:

@@ -79,6 +79,7 @@ class _Linear(DistributedEstimator):
     }
 
     _encoder_parameters: ClassVar[dict[str, Any]] = {"min_frequency": "auto"}
+    _takes_logarithms: ClassVar[bool] = True
     _saved: ClassVar[tuple[str, ...]] = (
         "coef_", "intercept_", "alpha_", "alpha_path_", "standardize_",
     )  # fmt: skip

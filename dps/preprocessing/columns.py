@@ -154,6 +154,11 @@ def kind_of_values(values: Any) -> str:
                      str(values.dtype))  # fmt: skip
 
 
+def logarithms_of(values: np.ndarray) -> NDArray[np.float64]:
+    """Logarithms of numbers of any sign, zero at zero."""
+    return np.arcsinh(values, dtype=np.float64)
+
+
 def as_objects(values: Any) -> Any:
     """An index of strings as an index of objects; anything else as it is."""
     import pandas as pd

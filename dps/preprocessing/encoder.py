@@ -63,6 +63,9 @@ class FrameEncoder(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):
     shared : bool, default=False
         If True, all columns that are hashed share `n_buckets`, as all features of Vowpal Wabbit
         share the 2**18 of its ``-b 18``, and are one field of a factorization machine.
+    logarithms : sequence of column names or None, default=()
+        Columns of numbers with long tails, which become their logarithms, by `np.arcsinh`: of any
+        sign, and zero at zero.
     missing : {"indicator", "mean", "error"}, default="indicator"
         Treatment of missing values. With "indicator" a missing number becomes the mean of the
         training rows, a missing list zeros, and a column ``missingindicator_age`` marks them if
@@ -133,6 +136,7 @@ class FrameEncoder(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):
         "max_categories": [Interval(Integral, 1, None, closed="left"), None],
         "dtype": "no_validation",
         "shared": ["boolean"],
+        "logarithms": ["array-like", None],
     }
 
     _layout: FrameLayout
@@ -152,6 +156,7 @@ class FrameEncoder(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):
         max_categories: int | None = None,
         dtype: Any = "auto",
         shared: bool = False,
+        logarithms: Sequence[Any] | None = (),
     ) -> None:
         self.n_buckets = n_buckets
         self.missing = missing
@@ -163,6 +168,7 @@ class FrameEncoder(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):
         self.max_categories = max_categories
         self.dtype = dtype
         self.shared = shared
+        self.logarithms = logarithms
 
     def fit(self, X: MatrixLike, y: VectorLike | None = None) -> Self:
         """Learn categories, and the means of columns with missing values.
@@ -269,7 +275,7 @@ class FrameEncoder(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):
         unfit, self._unfit = unfit_columns(meta, parts)
         names = tuple(name for name in self._names if name not in unfit)
         counts = self.min_frequency is not None or self.max_categories is not None
-        survey = SurveyFrame(self.n_buckets is None, counts)
+        survey = SurveyFrame(self.n_buckets is None, counts, tuple(self.logarithms or ()))
         return FrameReader(names, survey, parts, not isinstance(self.lists, str))
 
     def _learn(self, surveys: Sequence[FrameSurvey], whole: bool = False) -> Self:
@@ -288,6 +294,7 @@ class FrameEncoder(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):
             self.min_frequency,
             self.max_categories,
             bool(self.shared),
+            tuple(self.logarithms or ()),
         )
         self._layout = make_layout(merge(surveys, whole), self._names, self._unfit, options)
         return self._learned()
@@ -299,6 +306,11 @@ class FrameEncoder(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):
         if all(isinstance(name, str) for name in layout.columns):
             self.feature_names_in_ = np.array(layout.columns, object)
         return self._learned()
+
+    def _take_logarithms(self, names: Sequence[Any]) -> None:
+        """Have numbers become their logarithms from now on."""
+        self.logarithms = tuple(names)
+        self._layout = self._layout.with_logarithms(self.logarithms)
 
     def _learned(self) -> Self:
         self.n_features_out_ = self._layout.width

@@ -20,6 +20,7 @@ from dps.preprocessing.columns import (
     NumericColumn,
     Read,
     kind_of_values,
+    logarithms_of,
 )
 from dps.preprocessing.frame_reader import numbers_in
 from dps.preprocessing.writers import (
@@ -66,6 +67,7 @@ class Number:
     place: int  # among the numbers of the frame
     fill: float  # in place of a missing one
     indicator: bool  # whether a column behind it says that it was missing
+    logarithm: bool = False  # whether it goes in as one
 
     def __post_init__(self) -> None:
         if not np.isfinite(self.fill):
@@ -78,7 +80,8 @@ class Number:
 
     def names(self) -> list[str]:
         """Names of the columns."""
-        return [str(self.name), *_indicator(self.name, self.indicator)]
+        own = f"log_{self.name}" if self.logarithm else str(self.name)
+        return [own, *_indicator(self.name, self.indicator)]
 
     def values(self, columns: dict[Any, Read], rows: int) -> np.ndarray:
         """The column's values."""
@@ -87,7 +90,7 @@ class Number:
             return np.full(rows, np.nan)
         if not isinstance(column, NumericColumn):
             raise _changed(self.name, "numbers", _WORDS[type(column)])
-        return column.values
+        return logarithms_of(column.values) if self.logarithm else column.values
 
     def writer(self, columns: dict[Any, Read], first: int) -> Writer:
         """A writer of a partition's values."""

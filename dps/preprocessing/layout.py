@@ -27,6 +27,7 @@ from dps.preprocessing.columns import (
     ListColumn,
     Read,
     ReadFrame,
+    logarithms_of,
     together,
     without,
 )
@@ -92,6 +93,16 @@ class FrameLayout:
         starts = accumulate((feature.width for feature in self.features), initial=0)
         at = zip(self.features, starts, strict=False)
         return tuple(start for feature, start in at if isinstance(feature, Number))
+
+    def with_logarithms(self, names: Sequence[Any]) -> FrameLayout:
+        """The same, with these numbers as logarithms; the mean of a column is filled in as one."""
+        features = tuple(
+            replace(each, fill=float(logarithms_of(np.array(each.fill))), logarithm=True)
+            if isinstance(each, Number) and each.name in names
+            else each
+            for each in self.features
+        )
+        return FrameLayout(self.columns, features, self.dtype, self.missing, self.parts)
 
     def names(self) -> list[str]:
         """Their names."""

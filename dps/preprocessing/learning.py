@@ -47,6 +47,7 @@ class Options:
     min_frequency: float | Literal["auto"] | None = None
     max_categories: int | None = None
     shared: bool = False
+    logarithms: Sequence[Any] = ()  # columns of numbers
 
 
 def make_layout(
@@ -62,6 +63,9 @@ def make_layout(
     missing = options.missing
     if problems := [*unfit, *_problems(survey, options.n_buckets, missing)]:
         raise ColumnError(together(problems)).at("")
+    for name in options.logarithms:
+        if name not in survey.columns or survey.columns[name].kind != "numbers":
+            raise ValueError(f"logarithms name {name!r}, which is no column of numbers of X")
     features: list[Feature] = []
     n_numbers = 0
     for name, column in survey.columns.items():
@@ -82,7 +86,9 @@ def make_layout(
         )
     dtype = options.dtype
     if dtype == "auto":
-        exact = all(column.exact for column in survey.columns.values())
+        exact = all(
+            column.exact or name in options.logarithms for name, column in survey.columns.items()
+        )
         dtype = "float32" if exact else "float64"
     return FrameLayout(tuple(names), tuple(features), np.dtype(dtype).name, missing, options.parts)
 
@@ -126,7 +132,9 @@ def _feature(name: object, column: ColumnSurvey, options: Options, n_numbers: in
     # No number or list is missing if that would be an error.
     indicator = options.missing != "mean" and column.missing > 0
     if column.kind == "numbers":
-        return Number(name, n_numbers, column.total / column.count, indicator)
+        logarithm = name in options.logarithms
+        total = column.logarithms if logarithm else column.total
+        return Number(name, n_numbers, total / column.count, indicator, logarithm)
     if column.kind in ("lists", "lists of numbers") and not isinstance(lists, str):
         return TokenSequence(name, lists, 0 if column.kind != "lists" else n_buckets or BUCKETS)
     if column.kind == "lists":

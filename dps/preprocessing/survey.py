@@ -23,6 +23,7 @@ from dps.preprocessing.columns import (
     ReadFrame,
     as_objects,
     kind_of_values,
+    logarithms_of,
 )
 
 #: Whole numbers up to here are exact in float32.
@@ -45,6 +46,7 @@ class ColumnSurvey:
     values: Any = None  # distinct values of categories, where they are wanted
     given: bool = False  # whether the user has chosen these and their order
     counts: Any = None  # rows of each of them, where that is wanted
+    logarithms: float = 0.0  # sum of those of numbers, where they are wanted
 
 
 @dataclass(frozen=True)
@@ -62,18 +64,22 @@ class SurveyFrame:
 
     values: bool  # whether the distinct values of categories are wanted
     counts: bool = False  # and how many rows have each
+    logarithms: tuple[Any, ...] = ()  # columns of numbers of which these are wanted
 
     def __call__(self, read: ReadFrame) -> FrameSurvey:
         """Survey the columns."""
-        columns = {name: self._column(column) for name, column in read.columns.items()}
+        columns = {name: self._column(column, name) for name, column in read.columns.items()}
         return FrameSurvey(read.rows, columns, read.defects)
 
-    def _column(self, column: Read) -> ColumnSurvey:
+    def _column(self, column: Read, name: object) -> ColumnSurvey:
         if isinstance(column, NumericColumn):
             values = column.values
             there = values[~np.isnan(values)] if column.missing else values
             total = float(there.sum(dtype=np.float64))
-            return ColumnSurvey("numbers", column.missing, total, len(there), _exact(there))
+            logarithms = float(logarithms_of(there).sum()) if name in self.logarithms else 0.0
+            return ColumnSurvey(
+                "numbers", column.missing, total, len(there), _exact(there), logarithms=logarithms
+            )
         if isinstance(column, CategoryColumn):
             if not self.values:
                 return ColumnSurvey("categories", column.missing)
@@ -150,6 +156,7 @@ def _merge(name: str, found: Mapping[int, ColumnSurvey]) -> ColumnSurvey:
         values,
         given,
         counts,
+        sum(s.logarithms for s in surveys),
     )
 
 

@@ -125,8 +125,8 @@ _PLACES = """
 verbose : int, default=0
     1 shows a bar; 2 logs a line for each epoch to the logger "dps".
 encoder : FrameEncoder or "auto", default="auto"
-    Encodes dataframes. "auto" is ``FrameEncoder()``, in linear models with
-    ``min_frequency="auto"``, if a column is not numeric or a number is missing, else none.
+    Encodes dataframes. "auto" is ``FrameEncoder()`` if a column is not numeric or a number is
+    missing, else none. In linear models it has ``min_frequency="auto"``, and chooses `logarithms`.
     Partitions are encoded on their workers, and predictions find columns by name. `partial_fit` and
     `warm_start` keep the first encoder; categories that it does not know are ignored, or count as
     infrequent.

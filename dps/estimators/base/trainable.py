@@ -85,8 +85,9 @@ class Trainable(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
     _is_own: ClassVar[bool] = False
     #: The strength of a penalty, as a multiple of "auto"; None: `find_strength` finds it.
     _alpha_times: ClassVar[float | None] = None
-    #: Parameters of the encoder, where that is "auto".
+    #: Parameters of the encoder, where that is "auto", and whether it may take logarithms.
     _encoder_parameters: ClassVar[Mapping[str, Any]] = {}
+    _takes_logarithms: ClassVar[bool] = False
     #: True if training is planned to its last epoch, so that reaching it is no failure.
     _ends_as_planned: ClassVar[bool] = False
 

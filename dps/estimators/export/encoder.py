@@ -7,6 +7,7 @@ interactions are known to dps alone.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -76,7 +77,8 @@ def _is_plain(feature: Any) -> bool:
 def _values(feature: Any) -> Any:
     if isinstance(feature, OneHot):
         return np.repeat(_categories(feature)[:1], 2)
-    return np.array([feature.fill, np.nan if feature.indicator else feature.fill])
+    fill = np.sinh(feature.fill) if feature.logarithm else feature.fill
+    return np.array([fill, np.nan if feature.indicator else fill])
 
 
 def _categories(feature: OneHot) -> Any:
@@ -93,8 +95,12 @@ def _steps(feature: Any, filled: bool) -> dict[str, Any]:
     """
     from sklearn.impute import SimpleImputer
     from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import Binarizer, OneHotEncoder
+    from sklearn.preprocessing import Binarizer, FunctionTransformer, OneHotEncoder
 
+    if isinstance(feature, Number) and feature.logarithm:
+        steps = _steps(replace(feature, logarithm=False), filled)
+        before = FunctionTransformer(np.arcsinh)
+        return {what: make_pipeline(before, step) for what, step in steps.items()}
     if isinstance(feature, Number):
         if not feature.indicator:
             return {"": SimpleImputer() if filled else "passthrough"}

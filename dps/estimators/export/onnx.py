@@ -6,6 +6,7 @@ rows of the table, of which those around a number share a one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,11 +39,13 @@ def onnx_machine(estimator: DistributedEstimator) -> Any:
         )
     encoder, plain = estimator.encoder_, None
     if encoder is not None:
+        features: Sequence[Any] = encoder._layout.features
         plain = plain_encoder(encoder)
-        if plain is None:
+        if plain is None or any(getattr(each, "logarithm", False) for each in features):
             raise ValueError(
-                "buckets, infrequent categories, lists, dates in parts and interactions have no "
-                "ONNX: encode with FrameEncoder first, and train on what it returns"
+                "buckets, infrequent categories, lists, dates in parts, logarithms and "
+                "interactions have no ONNX: encode with FrameEncoder first, and train on what it "
+                "returns"
             )
     single = machine.dtype == np.float32
     number = TensorProto.FLOAT if single or plain is not None else TensorProto.DOUBLE

@@ -40,6 +40,7 @@ class Encoding:
 
     encoder: FrameEncoder
     fitted: bool  # whether it has learned from other data, and stays as it is
+    ours: bool = False  # whether it may choose logarithms
     reader: FrameReader | None = None  # reads partitions that it is going to learn from
 
     def encode(self, frame: pd.DataFrame) -> Any:
@@ -98,7 +99,8 @@ def encoding_for(
         or (not is_dask(X) and X.isna().to_numpy().any())
     ):
         return None
-    return Encoding(FrameEncoder(**estimator._encoder_parameters), fitted=False)
+    encoder = FrameEncoder(**estimator._encoder_parameters)
+    return Encoding(encoder, fitted=False, ours=estimator._takes_logarithms)
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,7 @@ from dps.estimators.served.publish import Publisher
 from dps.losses import Loss
 from dps.monitor.advice import constant_is_as_good
 from dps.parameter_server import ParameterServer
+from dps.preprocessing.features import Number
 from dps.training.epochs.records import EpochRecord, History
 from dps.training.job import FitResult, Job
 from dps.training.report import report_of
@@ -243,8 +244,33 @@ def _surveyed(
     labels = None
     if seen and targets.classes is not None and not targets.multilabel:
         labels = Labels.merge([part.labels for part in seen])
-    return Survey(**vars(request), cluster=cluster, summary=summary, targets=targets,
-                  n_outputs=n_outputs, given=labels)  # fmt: skip
+    survey = Survey(**vars(request), cluster=cluster, summary=summary, targets=targets,
+                    n_outputs=n_outputs, given=labels)  # fmt: skip
+    if request.encoding is not None and request.encoding.ours and not request.partial:
+        _choose_logarithms(survey)
+    return survey
+
+
+def _choose_logarithms(survey: Survey) -> None:
+    """Have numbers become their logarithms where held-out rows say so."""
+    from dps.estimators.auto.logarithms import take_logarithms, useful_logarithms
+
+    columns = useful_logarithms(survey)
+    if not len(columns):
+        return
+    assert survey.encoding is not None
+    encoder, trained = survey.encoding.encoder, columns
+    if survey.columns is not None:
+        columns = survey.columns.numbers[columns]
+    names = [each.name for each in encoder._layout.features if isinstance(each, Number)]
+    chosen = np.isin(encoder._layout.number_columns, columns)
+    encoder._take_logarithms([name for name, one in zip(names, chosen, strict=True) if one])
+    cluster = survey.cluster
+    cluster.replace(functools.partial(take_logarithms, columns=trained))
+    found = _looked_at(survey, cluster, cluster.n_trained, whole=False)
+    survey.summary = replace(
+        survey.summary, moments=found.moments, spread=found.spread, square=found.square
+    )
 
 
 def _leave_out_columns(request: Request, data: _Data, cluster: Cluster) -> None:
