@@ -79,7 +79,6 @@ class _Linear(DistributedEstimator):
     }
 
     _encoder_parameters: ClassVar[dict[str, Any]] = {"min_frequency": "auto"}
-    _takes_logarithms: ClassVar[bool] = True
     _saved: ClassVar[tuple[str, ...]] = (
         "coef_", "intercept_", "alpha_", "alpha_path_", "standardize_",
     )  # fmt: skip
@@ -117,6 +116,12 @@ class _Linear(DistributedEstimator):
         optimizer = choose_optimizer(self, request.loss)
         spread = steps and needs_scales(optimizer, bool(self.average), before)
         return Inspection(spread=spread, numbers=numbers)
+
+    def _useful_logarithms(self, survey: Survey) -> NDArray[np.integer]:
+        """Held-out rows choose."""
+        from dps.estimators.auto.logarithms import useful_logarithms
+
+        return useful_logarithms(survey)
 
     def _plan(self, survey: Survey) -> Job:
         """L-BFGS, or steps in units of the features; see `DistributedEstimator._plan`."""

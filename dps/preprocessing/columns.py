@@ -159,6 +159,17 @@ def logarithms_of(values: np.ndarray) -> NDArray[np.float64]:
     return np.arcsinh(values, dtype=np.float64)
 
 
+def take_logarithms(X: Any, number: int = 0, *, columns: NDArray[np.integer]) -> Any:
+    """CSR rows with logarithms in some columns."""
+    if not X.shape[0]:
+        return X
+    chosen = np.zeros(X.shape[1], bool)
+    chosen[columns] = True
+    at, data = chosen[X.indices], X.data.copy()
+    data[at] = logarithms_of(data[at])
+    return type(X)((data, X.indices, X.indptr), shape=X.shape)
+
+
 def as_objects(values: Any) -> Any:
     """An index of strings as an index of objects; anything else as it is."""
     import pandas as pd

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dps.estimators.auto.alpha import AUTO, asks_evidence
 from dps.estimators.auto.compare import Comparison, Rows, TooFewError, sample_of, scaled
 from dps.estimators.auto.race import Race
-from dps.preprocessing.columns import logarithms_of
+from dps.preprocessing.columns import logarithms_of, take_logarithms
 
 if TYPE_CHECKING:
     from dps.estimators.fit.survey import Survey
@@ -59,17 +59,6 @@ def useful_logarithms(survey: Survey) -> NDArray[np.intp]:
         len(compared[0].models), sure=AUTO.sure, least=AUTO.least, reach=(0.0, 0.0),
     )  # fmt: skip
     return columns if race.run([False, True]).standardize else none
-
-
-def take_logarithms(X: Any, number: int = 0, *, columns: NDArray[np.intp]) -> Any:
-    """CSR rows with logarithms in some columns."""
-    if not X.shape[0]:
-        return X
-    chosen = np.zeros(X.shape[1], bool)
-    chosen[columns] = True
-    at, data = chosen[X.indices], X.data.copy()
-    data[at] = logarithms_of(data[at])
-    return type(X)((data, X.indices, X.indptr), shape=X.shape)
 
 
 def _comparison(survey: Survey, rows: Rows, held: Rows | None) -> Comparison:

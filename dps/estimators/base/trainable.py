@@ -85,9 +85,8 @@ class Trainable(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
     _is_own: ClassVar[bool] = False
     #: The strength of a penalty, as a multiple of "auto"; None: `find_strength` finds it.
     _alpha_times: ClassVar[float | None] = None
-    #: Parameters of the encoder, where that is "auto", and whether it may take logarithms.
+    #: Parameters of the encoder, where that is "auto".
     _encoder_parameters: ClassVar[Mapping[str, Any]] = {}
-    _takes_logarithms: ClassVar[bool] = False
     #: True if training is planned to its last epoch, so that reaching it is no failure.
     _ends_as_planned: ClassVar[bool] = False
 
@@ -164,6 +163,10 @@ class Trainable(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         from dps.data.survey.rows import Inspection
 
         return Inspection()
+
+    def _useful_logarithms(self, survey: Survey) -> NDArray[np.integer]:
+        """Columns of encoded rows that are to become their logarithms."""
+        return np.empty(0, np.intp)
 
     def _attributes(self, model: Any, params: NDArray[np.floating]) -> dict[str, Any]:
         """Attributes of a fitted model for predictions, warm starts and files."""

@@ -100,7 +100,7 @@ def encoding_for(
     ):
         return None
     encoder = FrameEncoder(**estimator._encoder_parameters)
-    return Encoding(encoder, fitted=False, ours=estimator._takes_logarithms)
+    return Encoding(encoder, fitted=False, ours=True)
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,7 @@ from dps.estimators.served.publish import Publisher
 from dps.losses import Loss
 from dps.monitor.advice import constant_is_as_good
 from dps.parameter_server import ParameterServer
+from dps.preprocessing.columns import take_logarithms
 from dps.preprocessing.features import Number
 from dps.training.epochs.records import EpochRecord, History
 from dps.training.job import FitResult, Job
@@ -253,9 +254,7 @@ def _surveyed(
 
 def _choose_logarithms(survey: Survey) -> None:
     """Have numbers become their logarithms where held-out rows say so."""
-    from dps.estimators.auto.logarithms import take_logarithms, useful_logarithms
-
-    columns = useful_logarithms(survey)
+    columns = survey.estimator._useful_logarithms(survey)
     if not len(columns):
         return
     assert survey.encoding is not None
