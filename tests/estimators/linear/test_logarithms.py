@@ -43,7 +43,7 @@ def test_counts_with_long_tails_become_logarithms(labels: int, client: Any, tmp_
     assert found < 0.97 * before
     names = ["log_visits", "missingindicator_visits", "size"]
     assert list(model.coefficients().index[:3]) == names
-    # Whoever asks for the same logarithms has the same model, to the mean that is filled in.
+    # An encoder that is asked for the same logarithms differs in the mean that is filled in.
     asked = LinearClassifier(random_state=0, encoder=FrameEncoder(logarithms=["visits"]))
     again = asked.fit(FRAME, y).predict_proba(COMING)
     np.testing.assert_allclose(again, model.predict_proba(COMING), atol=1e-2)
