@@ -4,7 +4,10 @@
 
 Days of ``examples/click_logs.py``, whole, in the memory of one process; counts as they are, and as
 logarithms. Vowpal Wabbit passes once over its own text on one core, with 2^22 weights (``pip
-install vowpalwabbit``). scikit-learn hashes into 2^22 columns for one pass of `SGDClassifier`.
+install vowpalwabbit``), and with those of all pairs of words. scikit-learn hashes into 2^22 columns
+for one pass of `SGDClassifier`. LightGBM has its defaults, and the words are categories. The model
+in PyTorch is DLRM, "Deep Learning Recommendation Model" (Naumov et al., 2019), with 16 factors,
+layers of 64 and 32, and Adagrad, after one epoch.
 
 Then how a model of 2^14 buckets for each column of strings goes on. It is fitted to the first day
 and predicts the third: without the second, after `partial_fit` of it in one call or in calls of
@@ -18,6 +21,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import os
 import sys
 import tempfile
@@ -44,6 +48,8 @@ from click_logs import make_day
 Day = tuple[pd.DataFrame, Any]
 LINEAR, FM, DEEP = "dps LinearClassifier", "dps FMClassifier", "dps FMClassifier((64, 32))"
 VW, SKLEARN = "Vowpal Wabbit", "scikit-learn SGDClassifier"
+PAIRS, TREES, DLRM = "Vowpal Wabbit -q ww", "LightGBM", "PyTorch, DLRM"
+FACTORS, LAYERS, BATCH, RATE = 16, (64, 32), 256, 0.02
 LOGARITHMS = ", logarithms"
 
 
@@ -77,10 +83,10 @@ def lines(X: pd.DataFrame) -> Iterator[str]:
         yield f"|n {values} |w {' '.join(words)}"
 
 
-def vowpal_wabbit(day: Day, coming: pd.DataFrame) -> Any:
+def vowpal_wabbit(day: Day, coming: pd.DataFrame, more: str = "") -> Any:
     from vowpalwabbit import Workspace  # type: ignore[import-not-found]
 
-    model = Workspace("--loss_function logistic -b 22 --quiet")
+    model = Workspace(f"--loss_function logistic -b 22 --quiet {more}")
     for line, clicked in zip(lines(day[0]), day[1], strict=True):
         model.learn(f"{1 if clicked else -1} {line}")
     raw = np.array([model.predict(line) for line in lines(coming)])
@@ -98,8 +104,69 @@ def scikit_learn(day: Day, coming: pd.DataFrame) -> Any:
     return model.fit(hashed(day[0]), day[1]).predict_proba(hashed(coming))[:, 1]
 
 
+def light_gbm(day: Day, coming: pd.DataFrame) -> Any:
+    from lightgbm import LGBMClassifier  # type: ignore[import-not-found]
+
+    X, y = day
+    known = {name: X[name].unique() for name in X if "word" in name}
+    kinds = {name: pd.CategoricalDtype(values) for name, values in known.items()}
+    model = LGBMClassifier(random_state=0, verbose=-1).fit(X.astype(kinds), y)
+    of_day = {name: coming[name].where(coming[name].isin(known[name])) for name in known}
+    return model.predict_proba(coming.assign(**of_day).astype(kinds))[:, 1]
+
+
+def dlrm(day: Day, coming: pd.DataFrame) -> Any:
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    X, y = day[0], torch.from_numpy(day[1].astype(np.float32))
+    words, numbers = ([name for name in X if kind in name] for kind in ("word", "count"))
+    known = {name: pd.Index(X[name].unique()) for name in words}
+    starts = np.cumsum([0, *(1 + len(values) for values in known.values())])
+
+    def inputs(X: pd.DataFrame) -> tuple[Any, Any]:
+        codes = [known[name].get_indexer(X[name]) + 1 for name in words]  # 0 is unknown
+        dense = np.arcsinh(np.nan_to_num(X[numbers].to_numpy(np.float32)))
+        return torch.from_numpy(np.stack(codes, axis=1) + starts[:-1]), torch.from_numpy(dense)
+
+    def layers(*sizes: int) -> Any:
+        pairs = itertools.pairwise(sizes)
+        return nn.Sequential(*itertools.chain(*((nn.Linear(*pair), nn.ReLU()) for pair in pairs)))
+
+    table = nn.EmbeddingBag(int(starts[-1]), FACTORS, mode="sum", sparse=True)
+    nn.init.normal_(table.weight, std=0.01)
+    bottom = layers(len(numbers), LAYERS[0], FACTORS)
+    upper = torch.triu_indices(1 + len(words), 1 + len(words), 1)
+    top = nn.Sequential(layers(upper.shape[1] + FACTORS, *LAYERS), nn.Linear(LAYERS[-1], 1))
+
+    def raw(codes: Any, dense: Any) -> Any:
+        below = bottom(dense)
+        vectors = table(codes.reshape(-1, 1)).reshape(len(codes), -1, FACTORS)
+        vectors = torch.cat([below[:, None], vectors], 1)
+        products = (vectors @ vectors.transpose(1, 2))[:, upper[0], upper[1]]
+        return top(torch.cat([below, products], 1))[:, 0]
+
+    parameters = [*table.parameters(), *bottom.parameters(), *top.parameters()]
+    optimizer = torch.optim.Adagrad(parameters, lr=RATE)
+    codes, dense = inputs(X)
+    for rows in torch.randperm(len(y)).split(BATCH):
+        optimizer.zero_grad()
+        found = raw(codes[rows], dense[rows])
+        nn.functional.binary_cross_entropy_with_logits(found, y[rows]).backward()
+        optimizer.step()
+    with torch.no_grad():
+        return torch.sigmoid(raw(*inputs(coming))).numpy()
+
+
 def contenders() -> dict[str, Callable[[Day, pd.DataFrame], Any]]:
-    peers = {VW: vowpal_wabbit} if installed("Vowpal Wabbit", "vowpalwabbit") else {}
+    peers: dict[str, Any] = {}
+    if installed("Vowpal Wabbit", "vowpalwabbit"):
+        peers |= {VW: vowpal_wabbit, PAIRS: functools.partial(vowpal_wabbit, more="-q ww")}
+    if installed("LightGBM", "lightgbm"):
+        peers[TREES] = light_gbm
+    if installed("PyTorch", "torch"):
+        peers[DLRM] = dlrm
     return {
         LINEAR: ours(LinearClassifier(random_state=0)),
         FM: ours(FMClassifier(random_state=0)),
