@@ -20,7 +20,7 @@ from dps.data.survey.rows import WIDE
 
 #: Rows that say more than this of a column, on average, are likely to have all columns.
 _OFTEN = 32
-#: Columns from which it is worth it to leave out some on the workers.
+#: Columns from which it pays to leave out some on the workers.
 LONG = 1 << 20
 #: Stored values up to which a second copy of their columns is little memory.
 _MAX_VALUES = 1 << 24
@@ -46,7 +46,7 @@ class OccurringColumns:
         return X[:, self.numbers]
 
     def __call__(self, X: Any, number: int) -> Any:
-        """These columns of a partition; the survey says what is wrong with one that has others."""
+        """These columns of a partition; the survey reports a partition that has others."""
         if not scipy.sparse.issparse(X) or X.shape[1] != self.total:
             return X
         if X.format == "csr" and not _are_inside(X):
@@ -67,9 +67,9 @@ class OccurringColumns:
 
 
 def occurring_among(looks: Sequence[tuple[int, Any]], total: int) -> OccurringColumns | None:
-    """The columns that occur in partitions, of which `look_at_columns` has looked at each.
+    """The columns that occur in partitions; None if it does not pay to leave out the others.
 
-    None where it is not worth it to leave out the others.
+    looks: what `look_at_columns` found in each.
     """
     stored = sum(n for n, _ in looks)
     if stored > _OFTEN * total or any(mask is None for _, mask in looks):
@@ -88,6 +88,8 @@ def look_at_columns(
 
     None stands for all columns.
     """
+    if not X.shape[0]:  # of any columns and dtypes
+        return 0, np.packbits(np.zeros(total, bool))
     if not scipy.sparse.issparse(X) or X.format != "csr" or X.shape[1] != total:
         return 0, None
     if not _are_inside(X):

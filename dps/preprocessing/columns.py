@@ -47,7 +47,7 @@ class CategoryColumn:
     """A column of categories or strings."""
 
     codes: np.ndarray  # (n,) positions in `values`; -1 is missing
-    values: Any  # distinct; of objects where they are strings
+    values: Any  # an index of the distinct ones, or their hashes
     given: bool  # whether the user has chosen values and their order, as in a category dtype
     missing: int
 

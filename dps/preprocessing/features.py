@@ -288,7 +288,7 @@ class Cross:
 
 
 class _Salted:
-    """The buckets of a column among those of others."""
+    """A column whose buckets other columns share."""
 
     name: object
     n_buckets: int
@@ -320,6 +320,8 @@ class Shared:
 
     def __post_init__(self) -> None:
         _check_buckets(self.n_buckets, 1)
+        if any(member.n_buckets != self.n_buckets for member in self.members):
+            raise ValueError(f"columns that share {self.n_buckets} buckets have others")
 
     @property
     def width(self) -> int:

@@ -175,7 +175,7 @@ def _check_layout(layout: FrameLayout) -> None:
         raise ValueError("among the features is something else")
     named: Sequence[Any] = [f.name for f in features if not isinstance(f, Cross)]
     of = [_column_of(name, columns, parts) for name in named]
-    if len(features) > len(layout.features):  # those that share buckets come last
+    if any(isinstance(each, Shared) for each in layout.features):  # its columns come last
         of.sort(key=lambda name: columns.index(name) if name in columns else len(columns))
     if [*dict.fromkeys(of)] != [*columns] or (not parts and len(of) != len(columns)):
         raise ValueError(f"features are of {named}, and columns are {[*columns]}")

@@ -4,7 +4,7 @@
 
 Days of ``examples/click_logs.py``, whole, in the memory of one process; counts as they are, and as
 logarithms. Vowpal Wabbit passes once over its own text on one core, with 2^22 weights (``pip
-install vowpalwabbit``), and with those of all pairs of words. scikit-learn hashes into 2^22 columns
+install vowpalwabbit``), and then with all pairs of words. scikit-learn hashes into 2^22 columns
 for one pass of `SGDClassifier`. LightGBM has its defaults, and the words are categories. The model
 in PyTorch is DLRM, "Deep Learning Recommendation Model" (Naumov et al., 2019), with 16 factors,
 layers of 64 and 32, and Adagrad, after one epoch.

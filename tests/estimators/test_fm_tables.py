@@ -288,7 +288,7 @@ days_later(dps.load(sys.argv[1])).save(sys.argv[2])
 
 
 def day_of_strings(day: int) -> tuple[pd.DataFrame, Any]:
-    """Rows of a day: half of the values are those of the day before."""
+    """Rows of a day, which has half of the values of the day before."""
     rng = np.random.default_rng(day)
     who = rng.integers(20 * day, 20 * day + 40, 600)
     frame = pd.DataFrame({"who": [f"ann{number}" for number in who], "what": ["tea", "ale"] * 300})

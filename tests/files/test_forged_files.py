@@ -167,6 +167,11 @@ FORGED: dict[str, tuple[Callable[[Any, dict[str, Any]], Any], str]] = {
         put({"kind": "feature:hashed", "name": "town", "n_buckets": 1 << 40, "indicator": False},
             *FEATURES, 2), "n_buckets",
     ),
+    "shared buckets of other numbers": (
+        put({"kind": "feature:shared", "n_buckets": 3, "members": {"kind": "tuple", "items": [
+            {"kind": "feature:hashed", "name": "town", "n_buckets": 9, "indicator": False}]}},
+            *FEATURES, 2), "share 3 buckets",
+    ),
     "infrequent categories that are none": (put([], *FEATURES, 1, "infrequent"), "no index"),
     "unknown categories that become nothing": (put("exec", *FEATURES, 1, "unknown"), "unknown"),
     "a feature of no column": (put("elsewhere", *FEATURES, 1, "name"), "columns"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import time
-import warnings
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -19,7 +18,6 @@ import scipy.sparse
 from conditions import until
 from configure import configure
 from distributed import Client, LocalCluster
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV
 from sklearn.preprocessing import OneHotEncoder
 
@@ -393,20 +391,3 @@ def test_tables_of_other_libraries_are_taken_as_pandas_has_them(library: str) ->
     np.testing.assert_array_equal(ours.coef_, theirs.coef_)
     np.testing.assert_array_equal(ours.predict(X), theirs.predict(plain))
     assert ours.score(X, y) == theirs.score(plain, Y)
-
-
-def test_an_encoder_of_many_texts_is_not_part_of_a_graph(client: Client) -> None:
-    n = 25_000
-
-    def texts(part: int) -> pd.DataFrame:
-        numbers = range(n * part, n * (part + 1))
-        texts = pd.Series([f"{number:0120d}" for number in numbers], dtype=object)
-        return pd.DataFrame({"text": texts, "y": np.arange(n) % 2})
-
-    rows = dd.from_map(texts, range(4), meta=texts(0)[:0])  # 12 MB in all
-    model = LinearClassifier(encoder=FrameEncoder(), alpha=1.0, max_iter=1, client=client)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        warnings.filterwarnings("error", message="Sending large graph")
-        model.fit(rows[["text"]], rows["y"])
-    assert model.encoder_.n_features_out_ == 4 * n

@@ -347,10 +347,16 @@ def test_hashed_columns_share_their_buckets(missing: str, tmp_path: Path) -> Non
     # In one bucket all add up.
     one = FrameEncoder(n_buckets=1, shared=True).fit(twins)
     np.testing.assert_array_equal(dense(one.transform(twins)), [[2.0], [2.0]])
-    model = LinearClassifier(encoder=clone(shared), alpha=1.0).fit(FRAME, [0, 1] * 3)
-    model.save(tmp_path / "model")
-    loaded = dps.load(tmp_path / "model")
-    np.testing.assert_array_equal(loaded.predict_proba(FRAME), model.predict_proba(FRAME))
+    for columns in (["city", "size", "hour"], ["city", "hour", "size", "tags"], ["hour", "city"]):
+        some = FRAME[columns]
+        model = LinearClassifier(encoder=clone(shared), alpha=1.0).fit(some, [0, 1] * 3)
+        model.save(tmp_path / "model")
+        loaded = dps.load(tmp_path / "model")
+        np.testing.assert_array_equal(loaded.predict_proba(some), model.predict_proba(some))
+    # One hashed column, before a number.
+    alone = LinearClassifier(encoder=FrameEncoder(n_buckets=8, shared=True), alpha=1.0)
+    alone.fit(FRAME[["city", "size"]], [0, 1] * 3).save(tmp_path / "model")
+    assert dps.load(tmp_path / "model").encoder_.n_features_out_ == alone.encoder_.n_features_out_
 
 
 def test_an_unknown_category_may_be_an_error_that_names_it() -> None:

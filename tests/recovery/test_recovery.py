@@ -941,3 +941,23 @@ def test_a_worker_that_is_to_hang_up_for_many_fits_at_once_lives_on() -> None:
             assert hung_up == {here: True, aside: took_over}
         finally:
             os.kill(pid, signal.SIGCONT)
+
+
+def test_a_worker_that_dies_with_the_encoder_for_all_costs_no_row(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put, killed = PlacedData._put, list[str]()
+
+    def killing(self: PlacedData, calls: Any, stage: int) -> None:
+        if not killed:
+            killed.append(self.holders[min(calls)])
+            kill(client, killed[0])
+        put(self, calls, stage)
+
+    monkeypatch.setattr(PlacedData, "_put", killing)
+    frame = pd.DataFrame({"a": np.arange(3000) % 7, "n": np.arange(3000) % 5})
+    lazy = dd.from_pandas(frame.assign(a=frame["a"].astype(str), y=frame["a"] > 3), npartitions=6)
+    model = dps.LinearClassifier(client=client).fit(lazy[["a", "n"]], lazy["y"])
+    assert killed
+    assert model.history_[-1]["rows"] == 3000
+    assert model.score(lazy[["a", "n"]], lazy["y"]) == 1.0

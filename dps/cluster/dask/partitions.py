@@ -23,7 +23,6 @@ from dps.cluster.dask.loading import (
     homes_of,
     naming_partitions,
     ours,
-    scattered,
     send,
     slices_of,
 )
@@ -31,6 +30,7 @@ from dps.cluster.dask.scheduler.standing import homes_after
 from dps.cluster.dask.tasks import call_on_each, call_unopened, cut_out
 from dps.cluster.dask.work import Call, FitWork
 from dps.data.collections.partitions import Partition, Piece, is_dask
+from dps.data.collections.sealed import identity
 from dps.data.exchange import RandomSplit
 from dps.data.keep.computing import recipes_of_absent, storage_for
 from dps.data.keep.keeping import Keeping, attach_recipe, remake_partition, stands_for
@@ -299,10 +299,10 @@ class PlacedData:
     def _change(self, change: Change, numbers: Sequence[int], stage: int) -> None:
         work, name = self._work, self._work.name()
         self._streams |= self._keeping.cache != "memory"
-        # It may be larger than a graph should be.
-        home = self.holders[numbers[0]]
-        with work.explaining():
-            [shared] = scattered(work.client, [change], home, work.timeout, work.check)
+        # It may be large: one task holds it for all. Dask runs that again if the worker dies;
+        # scattered data would be lost, and with it what follows.
+        held = Call(f"dps-shared-{name}", self.holders[numbers[0]], partial(identity, change))
+        [shared] = work.start([held])
         self._owned.append(shared)
         self._put(
             {
