@@ -6,7 +6,7 @@ import threading
 import time
 import urllib.request
 from dataclasses import dataclass
-from typing import Any, get_type_hints
+from typing import Any, ClassVar, get_type_hints
 
 import dask
 import dask.array as da
@@ -145,6 +145,39 @@ def test_a_fit_tells_its_story(client: Client, told: Told, mode: str, access: st
         assert [sum(histogram) for histogram in shard["staleness"]] == (
             [did["step"] for did in each] if mode == "async" else []
         )
+
+
+def test_the_bar_says_what_is_done_once_rows_are_loaded(
+    client: Client, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("dps.cluster.dask.calls._TICK_SECONDS", 0.05)
+    gate = distributed.Event("looked-at", client)
+
+    class Slow(dps.losses.SquaredError):
+        """It waits where the survey of a partition asks whether targets are allowed."""
+
+        domain: ClassVar[str] = "numbers"
+
+        def allows(self, y: Any) -> Any:
+            distributed.Event("looked-at").wait()
+            return np.ones(np.shape(y), bool)
+
+    X, y = problem()
+    model = dps.LinearRegressor(Slow(), client=client, max_iter=2, tol=None, verbose=1)
+    fitting = threading.Thread(target=model.fit, args=(X, y))
+    fitting.start()
+    printed = [""]
+
+    def shown() -> bool:
+        printed[0] += capsys.readouterr().err
+        return "looking at the rows, 0 of 4 partitions |" in printed[0]
+
+    try:
+        until(shown, "the bar names the phase")
+    finally:
+        gate.set()
+        fitting.join(60)
+    assert model.n_iter_ == 2
 
 
 @pytest.mark.parametrize("fails", [False, True])

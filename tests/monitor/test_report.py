@@ -318,6 +318,16 @@ def test_while_data_is_loaded_the_bar_counts_partitions(
     assert printed[-1].startswith("epoch 5/5 |")
 
 
+def test_the_bar_counts_fits_that_are_compared(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dps.estimators.fit.loading._QUIET", 0.0)
+    classifier(verbose=1, alpha="cv").fit(X, Y)
+    printed = [part.strip() for part in capsys.readouterr().err.split("\r")]
+    assert [part for part in printed if part.startswith("comparing fits to a sample, 2 |")]
+    assert printed[-1].startswith("epoch 5/5 |")
+
+
 class Lines(logging.Handler):
     """The lines of a log."""
 

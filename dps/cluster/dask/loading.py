@@ -183,8 +183,8 @@ def naming_partitions(
     placed: Mapping[int, Partition],
     trained: int,
     timeout: float,
-) -> Iterator[dict[Future, int]]:
-    """Give Futures to wait for, and of which partition; an error meanwhile names what has failed.
+) -> Iterator[dict[Future, tuple[int]]]:
+    """Give Futures to wait for, and the partition of each; an error names what has failed.
 
     given: as users give them.
     placed: as they are kept, by number.
@@ -197,7 +197,7 @@ def naming_partitions(
         if isinstance(value, Future)
     }
     try:
-        yield {future: number for future, (number, _) in futures.items()}
+        yield {future: (number,) for future, (number, _) in futures.items()}
     except Exception as error:
         failed = (future for future in futures if future.status in ("error", "cancelled", "lost"))
         for future in itertools.islice(failed, 1):

@@ -279,7 +279,7 @@ class PlacedData:
             for holder, held in numbers.items()
         )
         self._owned += futures
-        work.wait(futures)
+        work.wait(futures, dict(zip(futures, numbers.values(), strict=True)))
         results = work.results(futures)
         self._release({future.key for future in futures})  # else they hold what they looked at
         found = {
@@ -327,7 +327,7 @@ class PlacedData:
             self._stages[number] = stage
         self._release(old)
         self._owned += made.values()
-        self._work.wait(list(made.values()))
+        self._work.wait([*made.values()], {future: (n,) for n, future in made.items()})
 
     def _release(self, keys: set[str]) -> None:
         """Give Futures back that this fit has made."""

@@ -68,7 +68,7 @@ class FitWork:
         self.reborn: set[str] = set()
         self._ids: dict[str, str] = {}
         self._first: set[tuple[str, str]] = set()  # workers and their ids when the fit began
-        self.loading: Counted | None = None  # reports loaded partitions
+        self.loading: Counted | None = None  # reports partitions that are done
         self._loaded = 0, 0
         self.span = FitSpan()
         self._names = 0
@@ -98,11 +98,16 @@ class FitWork:
                     check_pickles(function)
                 raise
 
-    def wait(self, futures: Sequence[Future], of: Mapping[Future, int] | None = None) -> None:
-        """Wait for pinned tasks; `of` gives the partition of each, for reports of loading."""
+    def wait(
+        self, futures: Sequence[Future], of: Mapping[Future, Collection[int]] | None = None
+    ) -> None:
+        """Wait for pinned tasks; `of` gives the partitions of each, for reports of progress."""
         keys = [future.key for future in futures]
 
         free = partial(self.unpin, keys)
+
+        def parts_of(some: Iterable[Future]) -> set[int]:
+            return {part for future in some for part in of[future]} if of else set()
 
         def check() -> None:
             self.check()
@@ -116,9 +121,8 @@ class FitWork:
                 self.loading(*self._loaded)
 
         def count(left: Sequence[Future]) -> None:
-            if of:
-                total = len(set(of.values()))
-                self._loaded = total - len({of[future] for future in left}), total
+            total = len(parts_of(of or ()))
+            self._loaded = total - len(parts_of(left)), total
 
         with self.explaining():  # what these tasks need may wait for a worker that is gone
             await_futures(self.client, futures, self.timeout, tick, free)

@@ -69,7 +69,7 @@ class Comparison:
             held = held and _some(held, np.isin(held[1], np.asarray(targets.classes)))
         self._numbers = np.empty(0, np.intp) if held else _folds(rows[1], targets)
         self._rows, self._held, self._targets = rows, held, targets
-        self._stops = estimator._stops_early
+        self._stops, self._begins = estimator._stops_early, survey.loading.compare
         encoded = None  # rows of linear models are scaled, and have columns left out
         if survey.encoding is not None and not hasattr(estimator, "standardize"):
             encoded = Encoding(survey.encoding.encoder, fitted=True)
@@ -83,6 +83,7 @@ class Comparison:
 
     def losses(self, fold: int) -> Losses:
         """Fit the model of a fold, and return what held-out rows lose by it."""
+        self._begins()
         rows, held, model = self._rows, self._held, self.models[fold]
         X, y, weight = rows if held else _some(rows, self._numbers != fold)
         left, of_left, weight_left = held or _some(rows, self._numbers == fold)

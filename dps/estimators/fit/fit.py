@@ -84,7 +84,8 @@ def fit(
     data = _partitioned(request, client, given)
     cluster = cluster_for(client, request.fit, request.options)
     interrupts = Interrupts()
-    loading = Loading(estimator, request.fit, cluster.publish if cluster.watched else None)
+    told = cluster.publish if cluster.watched else None
+    loading = Loading(type(estimator).__name__, estimator.verbose, request.fit, told)
     try:
         survey = _surveyed(request, data, cluster, given, loading)
         job = resumption.job(_planned(survey), survey)
@@ -213,7 +214,9 @@ def _surveyed(
     )
     trained = cluster.n_trained
     if request.encoding is not None:
+        loading.phase = "encoding"
         request.encoding.complete(cluster, trained)
+    loading.phase = "looking at the rows"
     _leave_out_columns(request, data, cluster)
     try:
         summary = _looked_at(request, cluster, trained, data.whole)
@@ -246,7 +249,7 @@ def _surveyed(
     if seen and targets.classes is not None and not targets.multilabel:
         labels = Labels.merge([part.labels for part in seen])
     survey = Survey(**vars(request), cluster=cluster, summary=summary, targets=targets,
-                    n_outputs=n_outputs, given=labels)  # fmt: skip
+                    n_outputs=n_outputs, given=labels, loading=loading)  # fmt: skip
     if request.encoding is not None and request.encoding.ours and not request.partial:
         _choose_logarithms(survey)
     return survey

@@ -1,4 +1,4 @@
-"""Report the progress of loading: a bar, events for the page, and lines in the log.
+"""Report what is done before training: a bar, lines in the log, and events for the page.
 
 Reports begin after a second and come once a second.
 """
@@ -9,54 +9,67 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
-from dps.estimators.fit.progress import LoadingBar, showing
+from dps.estimators.fit.progress import BarBefore, showing
 from dps.monitor.events import Kind, event
 from dps.training.replica.user_errors import described
 
-if TYPE_CHECKING:
-    from dps.estimators.base.trainable import Trainable
-
 _log = logging.getLogger("dps")
 
-#: Seconds between lines in the log.
-_LINES = 10.0
+#: Seconds between lines in the log, and before the first report.
+_LINES, _QUIET = 10.0, 1.0
+#: The first phase.
+_LOADING = "loading"
 
 
 class Loading:
-    """Reports how many partitions are loaded.
+    """Reports the phases before training, and the partitions that are done in each.
 
-    estimator: its class names the fit, and `verbose` shows the bar.
+    name: of the estimator.
+    verbose: 1 shows a bar, more the log.
     fit: id of the fit.
     publish: sends an event without waiting; None sends none.
     """
 
     def __init__(
         self,
-        estimator: Trainable,
+        name: str,
+        verbose: int,
         fit: str,
         publish: Callable[[Mapping[str, object]], None] | None,
     ) -> None:
-        self._name, self._fit, self._publish = type(estimator).__name__, fit, publish
-        self._bar = LoadingBar() if estimator.verbose == 1 else None
+        self._name, self._fit, self._publish = name, fit, publish
+        self._bar = BarBefore() if verbose == 1 else None
         self._shown = contextlib.ExitStack()
-        if estimator.verbose > 1:
+        if verbose > 1:
             self._shown.enter_context(showing(2, 0))
         self._began = time.monotonic()
         self._due = self._began + _LINES
         self._said = False
+        #: What is done now.
+        self.phase = _LOADING
+        self._compared = 0
 
     def __call__(self, done: int, total: int) -> None:
-        """Report the number of loaded partitions."""
+        """Report the number of partitions that are done."""
+        self._show(f"{self.phase}, {done} of {total} partitions", done, total)
+        if self.phase == _LOADING:
+            self._send("loading", name=self._name, loaded=done, partitions=total)
+            self._said = True
+
+    def compare(self) -> None:
+        """Report that another fit to a sample of the rows begins."""
+        self._compared += 1
+        if time.monotonic() - self._began >= _QUIET:
+            self._show(f"comparing fits to a sample, {self._compared}", 0, None)
+
+    def _show(self, text: str, done: int, total: int | None) -> None:
         now = time.monotonic()
         if self._bar is not None:
-            self._bar.update(done, total)
+            self._bar.update(text, done, total)
         if now >= self._due:
             self._due = now + _LINES
-            _log.info("loading, %d of %d partitions", done, total)
-        self._send("loading", name=self._name, loaded=done, partitions=total)
-        self._said = True
+            _log.info("%s", text)
 
     def end(self, error: BaseException | None = None) -> None:
         """End the report, with an event if loading failed; may be called again."""

@@ -21,7 +21,7 @@ Progress = Callable[[Sequence[EpochRecord]], None]
 
 _log = logging.getLogger("dps")
 
-_LOADING = "loading, {n_fmt} of {total_fmt} partitions |{bar}| {elapsed}"
+_BEFORE = "{desc} |{bar}| {elapsed}"
 # "at most": the stopping rule may end the fit at any epoch.
 _FORMAT = "epoch {n_fmt}/{total_fmt} |{bar}| {elapsed}, at most {remaining} left{postfix}"
 
@@ -71,22 +71,23 @@ def _tqdm() -> Any:
     return tqdm
 
 
-class LoadingBar:
-    """A bar of partitions that are loaded, from the first one that is heard of."""
+class BarBefore:
+    """A bar for the phases before training, shown from the first report on."""
 
     def __init__(self) -> None:
         self._bar: Any = None
         self._began = time.time()
 
-    def update(self, done: int, total: int) -> None:
-        """Show so many partitions."""
+    def update(self, text: str, done: int, total: int | None) -> None:
+        """Show a text, and the share that is done where the total is known."""
         if self._bar is None:
             self._bar = _tqdm()(
-                total=total, initial=done, dynamic_ncols=True, bar_format=_LOADING, leave=False
-            )
+                desc=text, initial=done, total=total, dynamic_ncols=True, bar_format=_BEFORE,
+                leave=False,
+            )  # fmt: skip
             self._bar.start_t = self._began
-        self._bar.n = done
-        self._bar.refresh()
+        self._bar.n, self._bar.total = done, total
+        self._bar.set_description_str(text)
 
     def close(self) -> None:
         """Take it away."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from dps.data.feed.targets import TargetEncoding
     from dps.data.survey.labels import Labels
     from dps.data.survey.rows import DataSummary
+    from dps.estimators.fit.loading import Loading
     from dps.estimators.fit.strength import Strength
     from dps.estimators.fit.validation import ValidationData
     from dps.modes import Mode
@@ -125,6 +126,7 @@ class Survey(Request):
     summary: DataSummary
     targets: TargetEncoding
     n_outputs: int  # raw ones
+    loading: Loading  # is told of the fits that are compared
     given: Labels | None = None  # of the user's validation data, where y is one column
     #: The loss on held-out rows that chose a penalty, and what the best constant loses there.
     looked: tuple[float, float] | None = None
