@@ -337,3 +337,21 @@ def test_rows_that_are_held_out_say_how_strong_the_penalty_is(kind: str, tmp_pat
     np.testing.assert_array_equal(loaded.alpha_path_, model.alpha_path_)
     few = dps.FMClassifier(4, random_state=0).fit(np.c_[frame["size"].fillna(0)], y)
     assert not hasattr(few, "alpha_path_")
+
+
+def test_a_second_fold_is_asked_where_the_first_is_not_enough() -> None:
+    rng, rows, fields, width = np.random.default_rng(0), 20_000, 4, 20_000
+    columns = rng.zipf(1.3, (2 * rows, fields)) % width + np.arange(fields) * width
+    starts = np.arange(0, columns.size + 1, fields)
+    words = scipy.sparse.csr_array(
+        (np.ones(columns.size, np.float32), columns.ravel(), starts), (2 * rows, fields * width)
+    )
+    weights = rng.normal(scale=0.6, size=fields * width)
+    y = (rng.random(2 * rows) < 1 / (1 + np.exp(-(words @ weights)))).astype(int)
+    train, test = slice(rows), slice(rows, None)
+    losses = []
+    for alpha in "auto", 1 / rows:
+        model = dps.FMClassifier(4, alpha=alpha, batch_size=256, random_state=0)
+        chances = model.fit(words[train], y[train]).predict_proba(words[test])
+        losses.append(log_loss(y[test], chances))
+    assert losses[0] < 0.993 * losses[1], losses

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 _SAMPLED = 1 << 21
 #: Number of folds, and the least rows of one.
 FOLDS, _FEWEST = 5, 2
-#: Rows of which "auto" looks at one fold only.
-_ONE_FOLD = 20_000
 #: The fits that are compared end at so many times `tol`, and at this tolerance at most.
 _ROUGH, _ROUGHEST = 100, 1e-2
 #: Groups of held-out rows.
@@ -75,10 +73,9 @@ class Comparison:
             encoded = Encoding(survey.encoding.encoder, fitted=True)
         self._encoded = encoded
         n_rows = len(rows[1]) if held else len(rows[1]) * (FOLDS - 1) // FOLDS
-        one = held or (estimator.alpha == "auto" and len(rows[1]) >= _ONE_FOLD)
         self.models = [
             _copy(estimator, targets, survey.seed, n_rows).set_params(warm_start=warm)
-            for _ in range(1 if one else n_folds)
+            for _ in range(1 if held else n_folds)
         ]
 
     def losses(self, fold: int) -> Losses:
