@@ -50,7 +50,7 @@ _BLURRED = 1e5
 #: Largest values for float32, with a margin.
 _LARGE = 1e30
 #: Epochs of fits that are compared to choose a penalty.
-_COMPARED = 3
+_COMPARED = 6
 #: Meanings of "auto".
 _BETA2, _EPSILON = 0.95, 1e-8
 #: Passes over all rows that "auto" plans for L-BFGS, as scikit-learn does.
