@@ -63,19 +63,22 @@ class Event(TypedDict):
 
 
 class LoadingEvent(Event):
-    """``loading``: data is being loaded; sent by the client once a second, after the first second.
+    """``loading``: training has not begun; sent by the client each second after the first.
 
     Attributes
     ----------
     name : str
         Of the estimator's class.
+    phase : str
+        "loading", "encoding", "looking at the rows" or "comparing fits to a sample".
     loaded, partitions : int
-        Loaded partitions, and all partitions.
+        Partitions that this phase is done with, and all partitions.
     seconds : float
         Since loading began.
     """
 
     name: str
+    phase: str
     loaded: int
     partitions: int
     seconds: float

@@ -147,9 +147,10 @@ def test_a_fit_tells_its_story(client: Client, told: Told, mode: str, access: st
         )
 
 
-def test_the_bar_says_what_is_done_once_rows_are_loaded(
-    client: Client, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_phases_before_training_are_named(
+    client: Client, told: Told, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     monkeypatch.setattr("dps.cluster.dask.calls._TICK_SECONDS", 0.05)
     gate = distributed.Event("looked-at", client)
 
@@ -174,6 +175,10 @@ def test_the_bar_says_what_is_done_once_rows_are_loaded(
 
     try:
         until(shown, "the bar names the phase")
+        until(
+            lambda: [e for e in told("loading") if e["phase"] == "looking at the rows"],
+            "so do events",
+        )
     finally:
         gate.set()
         fitting.join(60)

@@ -267,7 +267,7 @@ def _choose_logarithms(survey: Survey) -> None:
     names = [each.name for each in encoder._layout.features if isinstance(each, Number)]
     chosen = np.isin(encoder._layout.number_columns, columns)
     encoder._take_logarithms([name for name, one in zip(names, chosen, strict=True) if one])
-    cluster = survey.cluster
+    survey.loading.phase, cluster = "looking at the rows", survey.cluster
     cluster.replace(functools.partial(take_logarithms, columns=trained))
     found = _looked_at(survey, cluster, cluster.n_trained, whole=False)
     survey.summary = replace(

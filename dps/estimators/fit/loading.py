@@ -18,8 +18,6 @@ _log = logging.getLogger("dps")
 
 #: Seconds between lines in the log, and before the first report.
 _LINES, _QUIET = 10.0, 1.0
-#: The first phase.
-_LOADING = "loading"
 
 
 class Loading:
@@ -46,22 +44,29 @@ class Loading:
         self._began = time.monotonic()
         self._due = self._began + _LINES
         self._said = False
-        #: What is done now.
-        self.phase = _LOADING
-        self._compared = 0
+        self.phase = "loading"
+        self._compared = self._partitions = 0
 
     def __call__(self, done: int, total: int) -> None:
         """Report the number of partitions that are done."""
+        self._partitions = total
         self._show(f"{self.phase}, {done} of {total} partitions", done, total)
-        if self.phase == _LOADING:
-            self._send("loading", name=self._name, loaded=done, partitions=total)
-            self._said = True
+        self._tell(done)
 
     def compare(self) -> None:
         """Report that another fit to a sample of the rows begins."""
         self._compared += 1
+        self.phase = "comparing fits to a sample"
         if time.monotonic() - self._began >= _QUIET:
-            self._show(f"comparing fits to a sample, {self._compared}", 0, None)
+            self._show(f"{self.phase}, {self._compared}", 0, None)
+        if self._said:
+            self._tell(self._partitions)
+
+    def _tell(self, done: int) -> None:
+        self._send(
+            "loading", name=self._name, phase=self.phase, loaded=done, partitions=self._partitions
+        )
+        self._said = True
 
     def _show(self, text: str, done: int, total: int | None) -> None:
         now = time.monotonic()
