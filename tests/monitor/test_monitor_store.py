@@ -194,10 +194,10 @@ def test_the_page_says_how_many_partitions_are_loaded() -> None:
     store.add(loading("f"), now=9.0)
     headline.update(view_of(store, [], now=10.0))
     said = re.sub("<[^>]*>", " ", headline.root.text)
-    assert re.search(r"LinearClassifier 1\s+loading\s.*40\s+of 150 partitions loaded", said)
+    assert re.search(r"LinearClassifier 1\s+loading\s.*40\s+of 150 partitions, loading", said)
     store.add(loading("f", phase="encoding", loaded=7), now=10.0)
     headline.update(view_of(store, [], now=10.0))
-    assert re.search(r"7\s+of 150 partitions encoding", re.sub("<[^>]*>", " ", headline.root.text))
+    assert re.search(r"7\s+of 150 partitions, encoding", re.sub("<[^>]*>", " ", headline.root.text))
     store.add(started("f"), now=11.0)
     headline.update(view_of(store, [], now=12.0))
     assert "loading" not in headline.root.text

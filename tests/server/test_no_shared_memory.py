@@ -54,7 +54,7 @@ def test_log_report_and_page_say_that_there_is_no_room(
 ) -> None:
     with caplog.at_level(logging.WARNING, "dps"):
         model = fit(full)
-    (record,) = (each for each in caplog.records if each.name == "dps")
+    (record,) = caplog.records
     (shard,) = model.plan_.shards
     said = f"The shard on {shard.removeprefix('tcp://')} has no shared memory (["
     for words in (record.getMessage(), model.fit_report_.advice[0]):
@@ -82,5 +82,5 @@ def test_nothing_is_said_where_there_is_room(
 ) -> None:
     with caplog.at_level(logging.WARNING, "dps"):
         model = fit(client)
-    assert not [record for record in caplog.records if record.name == "dps"]
+    assert not caplog.records
     assert "shared memory" not in str(model.fit_report_)

@@ -73,7 +73,7 @@ alpha : float, "auto" or "cv", default="auto"
     It starts from 1 / (sum of sample weights), or 1 / rows. "auto" multiplies that by a power of
     ten if there are 100 rows or more, and more than a tenth as many coefficients, and if this
     lowers the loss of held-out rows by 0.2% and three standard errors. These rows are `X_val`, or
-    a fifth of a sample of at most 2^21 stored values, and two more fifths where one is not enough.
+    a fifth of a sample of at most 2^21 stored values, and two more where one does not decide.
     "cv" always looks, in up to five folds, and wants 1% and two standard errors. `partial_fit` does
     not look: it keeps the power of ten of the last `fit`, and counts the rows of all calls since.
 standardize : bool or "auto", default="auto"

@@ -84,8 +84,8 @@ def fit(
     data = _partitioned(request, client, given)
     cluster = cluster_for(client, request.fit, request.options)
     interrupts = Interrupts()
-    told = cluster.publish if cluster.watched else None
-    loading = Loading(type(estimator).__name__, estimator.verbose, request.fit, told)
+    publish = cluster.publish if cluster.watched else None
+    loading = Loading(type(estimator).__name__, estimator.verbose, request.fit, publish)
     try:
         survey = _surveyed(request, data, cluster, given, loading)
         job = resumption.job(_planned(survey), survey)

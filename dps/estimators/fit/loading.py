@@ -1,4 +1,4 @@
-"""Report what is done before training: a bar, lines in the log, and events for the page.
+"""Report the phases before training: a bar, lines in the log, and events for the page.
 
 Reports begin after a second and come once a second.
 """

@@ -126,7 +126,7 @@ class Survey(Request):
     summary: DataSummary
     targets: TargetEncoding
     n_outputs: int  # raw ones
-    loading: Loading  # is told of the fits that are compared
+    loading: Loading  # reports the fits that are compared
     given: Labels | None = None  # of the user's validation data, where y is one column
     #: The loss on held-out rows that chose a penalty, and what the best constant loses there.
     looked: tuple[float, float] | None = None

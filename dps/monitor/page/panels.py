@@ -111,9 +111,9 @@ def _progress(fit: Fit) -> float:
 
 def _tiles(fit: Fit, now: float) -> list[tuple[str, str]]:
     if fit.outcome == "loading":
-        of, phase = plural(fit.loading["partitions"], "partition"), fit.loading["phase"]
+        of = plural(fit.loading["partitions"], "partition")
         return [
-            (f"of {of} {'loaded' if phase == 'loading' else phase}", f"{fit.loading['loaded']:,}"),
+            (f"of {of}, {fit.loading['phase']}", f"{fit.loading['loaded']:,}"),
             ("taken", duration(fit.seconds(now))),
         ]
     most = fit.started.get("max_epochs")
