@@ -9,6 +9,7 @@ import signal
 import socket
 import threading
 import time
+import warnings
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from itertools import product
@@ -40,6 +41,7 @@ from dps.cluster.dask.scheduler.standing import unpin
 from dps.data.survey.rows import inspect_kept
 from dps.errors import ClusterError, VersionError, WorkerLostError
 from dps.losses import LogLoss
+from dps.preprocessing import FrameEncoder
 from dps.training.epochs.records import EpochRecord
 from dps.training.epochs.stopping import StoppingRule
 from dps.training.plan.plan import Located, Plan, make_plan
@@ -943,8 +945,9 @@ def test_a_worker_that_is_to_hang_up_for_many_fits_at_once_lives_on() -> None:
             os.kill(pid, signal.SIGCONT)
 
 
+@pytest.mark.parametrize("threshold", ["10MB", "150kB"])
 def test_a_worker_that_dies_with_the_encoder_for_all_costs_no_row(
-    client: Client, monkeypatch: pytest.MonkeyPatch
+    threshold: str, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put, killed = PlacedData._put, list[str]()
 
@@ -955,9 +958,20 @@ def test_a_worker_that_dies_with_the_encoder_for_all_costs_no_row(
         put(self, calls, stage)
 
     monkeypatch.setattr(PlacedData, "_put", killing)
-    frame = pd.DataFrame({"a": np.arange(3000) % 7, "n": np.arange(3000) % 5})
-    lazy = dd.from_pandas(frame.assign(a=frame["a"].astype(str), y=frame["a"] > 3), npartitions=6)
-    model = dps.LinearClassifier(client=client).fit(lazy[["a", "n"]], lazy["y"])
-    assert killed
-    assert model.history_[-1]["rows"] == 3000
-    assert model.score(lazy[["a", "n"]], lazy["y"]) == 1.0
+    numbers = np.arange(3000)
+    frame = pd.DataFrame({"a": numbers % 7, "n": numbers % 5, "long": numbers}).astype(str)
+    frame["y"] = numbers % 7 > 3
+    lazy = dd.from_pandas(frame, npartitions=6)
+    lazy["long"] = "many letters " * 10 + lazy["long"]
+    X, y = lazy.drop(columns="y"), lazy["y"]
+    model = dps.LinearClassifier(client=client, encoder=FrameEncoder())
+    with (  # names of values are longer than a graph may be, or not
+        dask.config.set({"distributed.admin.large-graph-warning-threshold": threshold}),
+        warnings.catch_warnings(),
+    ):
+        warnings.filterwarnings("error", message="Sending large graph")
+        model.fit(X, y)
+        assert killed
+        assert model.history_[-1]["rows"] == 3000
+        model.partial_fit(X, y)
+    assert model.score(X, y) == 1.0

@@ -9,12 +9,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dask import delayed
 from distributed import Client, Future
 
 from dps.cluster.dask.calls import ask, confines, watched
-from dps.cluster.dask.tasks import cut
+from dps.cluster.dask.tasks import cut, unpacked
 from dps.data.collections.partitions import Partition
 from dps.data.collections.results import LOST
+from dps.data.collections.sealed import sealed
 from dps.data.keep.computing import delayed_keep
 from dps.data.keep.keeping import Keeping
 from dps.data.keep.recipes import shared_tasks
@@ -136,7 +138,7 @@ def compute(
     homes: Mapping[int, str],
     keeping: Keeping,
     name: str,
-    prepare: Callable[[Any, int], Any] | None,
+    prepare: Sequence[Any] | None,
     away: Collection[int],
 ) -> tuple[dict[int, Partition], list[Future], list[Future]]:
     """Have partitions computed, each on its worker.
@@ -144,6 +146,9 @@ def compute(
     Where X is in memory, y and weights are computed beside it, and X is left as it is. Else, or
     where ``prepare(X, number)`` is to stand for X, or X is `away`, where it must not stay, one
     future stands for all of a partition.
+
+    prepare: in parts, see `FitWork.sent`.
+    Returns all partitions, the futures made for them, and others that hold what several need.
     """
     of_home: dict[str, list[int]] = {}
     for number, home in homes.items():
@@ -166,7 +171,8 @@ def compute(
             if value is not None and not isinstance(value, Future)
         }
         coming = {number: partitions[number] for number in numbers if number not in set(lying)}
-        wanted = [*beside.values(), *delayed_keep(keeping, prepare, coming, name)]
+        opened = None if prepare is None else delayed(sealed(unpacked), pure=False)(prepare)
+        wanted = [*beside.values(), *delayed_keep(keeping, opened, coming, name)]
         futures = client.compute(wanted, workers=[home], allow_other_workers=False)
         for (number, part), future in zip(beside, futures, strict=False):
             placed[number] = replace(placed[number], **{part: future})

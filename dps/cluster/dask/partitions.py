@@ -8,7 +8,7 @@ stands for it, so a loss at any point leaves the stages that say what is to be d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -27,10 +27,9 @@ from dps.cluster.dask.loading import (
     slices_of,
 )
 from dps.cluster.dask.scheduler.standing import homes_after
-from dps.cluster.dask.tasks import call_on_each, call_unopened, cut_out
+from dps.cluster.dask.tasks import call_on_each, call_unopened, cut_out, unpacked
 from dps.cluster.dask.work import Call, FitWork
 from dps.data.collections.partitions import Partition, Piece, is_dask
-from dps.data.collections.sealed import identity
 from dps.data.exchange import RandomSplit
 from dps.data.keep.computing import recipes_of_absent, storage_for
 from dps.data.keep.keeping import Keeping, attach_recipe, remake_partition, stands_for
@@ -152,11 +151,15 @@ class PlacedData:
         """Have partitions computed, each on its worker."""
         given = {number: self._given_of(number) for number in numbers}
         homes = {number: self.holders[number] for number in numbers}
+        parts = None
+        if self._prepare is not None:
+            parts = self._work.sent(self._prepare, homes[numbers[0]])
         with self._work.span():
             placed, made, shared = compute(
-                self._work.client, given, homes, self._keeping, self._work.name(), self._prepare,
+                self._work.client, given, homes, self._keeping, self._work.name(), parts,
                 self._away(given) if any(confines()) else (),
             )  # fmt: skip
+        shared += _futures_among(parts or ())
         for number, part in placed.items():
             self._partitions[number], self._stages[number] = part, 0
         self._owned += made + shared
@@ -301,9 +304,10 @@ class PlacedData:
         self._streams |= self._keeping.cache != "memory"
         # It may be large: one task holds it for all. Dask runs that again if the worker dies;
         # scattered data would be lost, and with it what follows.
-        held = Call(f"dps-shared-{name}", self.holders[numbers[0]], partial(identity, change))
-        [shared] = work.start([held])
-        self._owned.append(shared)
+        home = self.holders[numbers[0]]
+        parts = work.sent(change, home)
+        [shared] = work.start([Call(f"dps-shared-{name}", home, unpacked, (parts,))])
+        self._owned += [shared, *_futures_among(parts)]
         self._put(
             {
                 n: self._on(n, "convert", name, partial(remake_partition, self._keeping, n), shared)
@@ -311,7 +315,7 @@ class PlacedData:
             },
             stage,
         )
-        self._release({shared.key})
+        self._release({shared.key, *(part.key for part in _futures_among(parts))})
 
     def _on(self, number: int, what: str, name: str, change: Any, *args: Any) -> Call:
         """Return a call on a partition's X, where that lies."""
@@ -433,4 +437,8 @@ class PlacedData:
 
 
 def _futures(part: Partition) -> list[Future]:
-    return [value for value in vars(part).values() if isinstance(value, Future)]
+    return _futures_among(vars(part).values())
+
+
+def _futures_among(values: Iterable[Any]) -> list[Future]:
+    return [value for value in values if isinstance(value, Future)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,6 +11,11 @@ from numpy.typing import NDArray
 
 from dps.data.exchange import RandomSplit, join_rows, take_rows
 from dps.data.keep.streams import Stream, open_partition
+
+
+def unpacked(parts: Sequence[bytes]) -> Any:
+    """The task that holds what a pickled function returns, see `FitWork.sent`."""
+    return pickle.loads(b"".join(parts))()
 
 
 def call_on_each(

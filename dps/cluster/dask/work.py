@@ -15,6 +15,7 @@ from typing import Any
 import dask
 from dask._expr import LLGExpr
 from dask._task_spec import Task, parse_input
+from dask.utils import parse_bytes
 from distributed import Client, Future
 
 from dps.cluster.base import grace
@@ -23,7 +24,7 @@ from dps.cluster.dask.scheduler.silence import silent_among
 from dps.cluster.dask.scheduler.standing import Pins, pin_again, standing, unpin
 from dps.cluster.dask.spans import FitSpan
 from dps.data.collections.partitions import Counted, Partition
-from dps.data.collections.sealed import check_pickles, sealed
+from dps.data.collections.sealed import check_pickles, identity, sealed
 from dps.errors import ClusterError, WorkerLostError
 
 _log = logging.getLogger("dps")
@@ -33,6 +34,8 @@ _PROMPT_SECONDS = 0.2
 _TICK_SECONDS = 0.02
 #: Seconds after which tasks are set free again from workers that do not answer.
 _UNPIN_EVERY_SECONDS = 1.0
+#: Bytes that are sent with one graph, at the least.
+_LEAST_SENT = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,29 @@ class FitWork:
                 for function in functions.values():
                     check_pickles(function)
                 raise
+
+    def sent(self, value: Any, worker: str) -> list[Any]:
+        """The pickle of a value in parts, for `tasks.unpacked` to join.
+
+        One goes along with the graph; several are Futures, each sent by itself to that worker, so
+        that no graph is larger than Dask wants it.
+        """
+        function = sealed(identity, value)
+        try:
+            packed = function.contents
+        except TypeError:
+            check_pickles(function)
+            raise
+        threshold = dask.config.get("distributed.admin.large-graph-warning-threshold")
+        most = max(_LEAST_SENT, int(parse_bytes(threshold)) // 2)
+        parts = [packed[start : start + most] for start in range(0, len(packed), most)]
+        if len(parts) == 1:
+            return parts
+        name = self.name()
+        return [
+            self.start([Call(f"dps-part-{name}-{number}", worker, partial(identity, part))])[0]
+            for number, part in enumerate(parts)
+        ]
 
     def wait(
         self, futures: Sequence[Future], of: Mapping[Future, Collection[int]] | None = None

@@ -47,7 +47,10 @@ def computed(
     running = _Running(len(partitions), loading)
     try:
         with running:
-            kept = delayed_keep(keeping, prepare, dict(enumerate(partitions)))
+            held = None
+            if prepare is not None:
+                held = dask.delayed(sealed(identity, prepare), pure=False)()
+            kept = delayed_keep(keeping, held, dict(enumerate(partitions)))
             made = list(dask.compute(*kept, **computing()))
     except Exception as error:
         if running.keys:  # others may have been at work beside it
@@ -61,16 +64,18 @@ def computed(
 
 def delayed_keep(
     keeping: Keeping,
-    prepare: Callable[[Any, int], Any] | None,
+    prepare: Any,
     partitions: Mapping[int, Partition],
     name: str = "",
 ) -> list[Any]:
-    """Delayed objects that keep partitions, by number; one task holds `prepare` for all of them."""
-    shared = None if prepare is None else dask.delayed(sealed(identity, prepare), pure=False)()
+    """Delayed objects that keep partitions, by number.
+
+    prepare: Delayed, what all are changed by; or None.
+    """
     keep = dask.delayed(sealed(keep_partition, keeping), pure=False)
     return [
         keep(
-            shared, number, part.X, part.y, part.weight,
+            prepare, number, part.X, part.y, part.weight,
             dask_key_name=f"{_KEPT}{name or keeping.fit}-{number}",
         )
         for number, part in partitions.items()
