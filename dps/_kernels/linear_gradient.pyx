@@ -8,7 +8,7 @@ is done otherwise where dense rows are wide or shuffled, or CSR rows lie in orde
 dense_template.h and sparse.h.
 """
 from cython cimport floating
-from libc.stdint cimport int64_t, uintptr_t
+from libc.stdint cimport int64_t, uint64_t, uintptr_t
 from libc.string cimport memcpy, memset
 
 import numpy as np
@@ -56,6 +56,8 @@ cdef struct Linear:
     const double* inverse   # (f,), of the features' scale; NULL: one
     char* plain             # (f, k), coefficients of features as they are
     char* sums              # (f, k), their gradient
+    bint left               # whether `plain` and `sums` are of the batch at work
+    bint once               # whether they are for all of a batch, not for each of its blocks
 
 
 cdef inline void _pick(
@@ -232,7 +234,7 @@ cdef void _come_back(
 
 
 cdef double _add(
-    const Linear* model, const Rows* rows, const int64_t* order, Py_ssize_t start, Py_ssize_t m,
+    Linear* model, const Rows* rows, const int64_t* order, Py_ssize_t start, Py_ssize_t m,
     Py_ssize_t ahead, const Rows* keyed, const floating* params, floating* out,
 ) noexcept nogil:
     cdef Py_ssize_t f = model.f, k = model.k, first = 0, n, at, size = model.block
@@ -252,7 +254,9 @@ cdef double _add(
     cdef double loss = 0
     if model.inverse is not NULL and keyed is NULL:     # keyed rows are scaled themselves
         plain_grad = grad = <floating*> model.sums
-        _leave_scale(model, params, <floating*> model.plain, grad)
+        if not model.left:
+            _leave_scale(model, params, <floating*> model.plain, grad)
+            model.left = True
         coef = <const floating*> model.plain
     plain = coef
     if model.away:
@@ -291,8 +295,9 @@ cdef double _add(
         add_unpadded(grad, plain_grad, f, k)
     if model.away:
         _come_back(model, grad_bias, plain_grad, out + shift)
-    if plain_grad != out:
+    if model.left and not model.once:
         _scale_back(model, plain_grad, out)
+        model.left = False
     return loss
 
 
@@ -389,6 +394,17 @@ cdef class LinearGradient(Gradient):
             same_length("rows of y", block.rows.y_width, self.model.k)
         if block.rows.kind in (BYTES, COLUMNS) and self.model.x is NULL:
             self.model.x = self._room(self.model.laid * self.model.f)
+        return 0
+
+    cdef void begin(self, uint64_t key) noexcept nogil:
+        self.model.left, self.model.once = False, self.in_passes
+
+    cdef double finish(self, const void* params, void* out) noexcept nogil:
+        if self.model.left and self.single:
+            _scale_back(&self.model, <const float*> self.model.sums, <float*> out)
+        elif self.model.left:
+            _scale_back(&self.model, <const double*> self.model.sums, <double*> out)
+        self.model.left = False
         return 0
 
     cdef double add(

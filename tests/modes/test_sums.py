@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from dps._kernels.linear_gradient import LinearGradient
 from dps._runtime.python import PythonGradient
 from dps.data.feed.blocks import Block, features_of
 from dps.errors import StoppedError
@@ -130,3 +131,25 @@ def test_what_a_model_in_python_raises_ends_the_pass() -> None:
     for _ in range(2):
         with pytest.raises(OSError, match="no such disk"):
             added_up(how, np.zeros(FEATURES + 1, np.float32), [(block, None, 0, 10)])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kind", ["dense", "csr"])
+def test_scaled_features_add_up_over_blocks_of_any_length(kind: str, dtype: str) -> None:
+    some = blocks(kind, dtype, [5, 1, 40, 30])
+    parts: list[tuple[Any, ...]] = [(b, None, 0, len(b.y)) for b in some]
+    scale, rng = np.array([0.5, 2.0, 8.0]), np.random.default_rng(1)
+    first, params = rng.normal(size=(2, FEATURES + 1)).astype(dtype)
+    gradient = LinearGradient(
+        FEATURES, 1, LogLoss().native, True, dtype == "float32", scale=scale
+    )  # fmt: skip
+    plain = np.concatenate([params[:-1] / scale, params[-1:]]).astype(dtype)
+    loss, expected = added_up(sum_of(gradient_of(model(dtype))), plain, parts)
+    expected[:-1] /= scale
+    for most in (7, SUMMED):  # rows after which the sum goes on in double
+        how = GradientSum(gradient, most, lambda: None, 9.0)
+        how.begin(first)
+        how.add(*parts[0])  # a pass that is given up leaves nothing
+        found = added_up(how, params, parts)
+        assert found[0] == pytest.approx(loss, rel=1e-5)
+        np.testing.assert_allclose(found[1], expected, rtol=2e-4, atol=1e-5)

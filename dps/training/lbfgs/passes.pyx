@@ -43,6 +43,7 @@ cdef class GradientSum:
         if most < 1:
             raise ValueError(f"a sum is of one row at least, got {most}")
         self.gradient = gradient
+        gradient.in_passes = True
         self.most = most
         self.beat = beat
         self.every = every

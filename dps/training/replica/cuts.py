@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dps.data.collections.partitions import Partition, Piece
 from dps.data.feed.blocks import Block, features_of
-from dps.data.feed.cuts import Cut, LoadedCut, StreamedCut, cut_at
+from dps.data.feed.cuts import TOGETHER, Cut, LoadedCut, StreamedCut, cut_at
 from dps.data.keep.streams import Stream, Values, open_partition
 
 if TYPE_CHECKING:
@@ -56,7 +56,9 @@ def _streamed(partitions: Sequence[Partition]) -> bool:
 
 def _cuts_of_stream(spec: ReplicaSpec, piece: Piece, stream: Stream) -> Iterator[StreamedCut]:
     whole, held = stream.origin.whole, spec.held_out.rows(piece.partition, stream.n_rows)
-    size = max(1, stream.n_rows // spec.cut_rows) if whole else 1
+    size = 1 if spec.full_batch is None else TOGETHER
+    if whole:
+        size = max(1, size * stream.n_rows // spec.cut_rows)
     for start, stop in cut_at(piece.start, piece.stop, piece.rows if whole else spec.cut_rows):
         cut, rows, bits = replace(piece, start=start, stop=stop), stop - start, None
         if held is not None:

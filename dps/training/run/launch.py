@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from dps.cluster.base import Cluster, ShardPlan
 from dps.cluster.threads import LOCAL
 from dps.data.collections.partitions import Piece
+from dps.data.feed.cuts import TOGETHER
 from dps.data.feed.held_out import HeldOut
 from dps.data.survey.rows import DataSummary
 from dps.optimizers.update import Rates, Update
@@ -89,9 +90,10 @@ def rates_of(job: Job, plan: Plan, summary: DataSummary) -> Rates | None:
     )  # fmt: skip
 
 
-def cut_rows(summary: DataSummary) -> int:
+def cut_rows(job: Job, summary: DataSummary) -> int:
     """Rows of a stream that are read together."""
-    return max(_FEWEST_CUT, int(_CUT_BYTES / (summary.row_bytes + 1 / summary.total)))
+    nbytes = _CUT_BYTES * (1 if job.full_batch is None else TOGETHER)
+    return max(_FEWEST_CUT, int(nbytes / (summary.row_bytes + 1 / summary.total)))
 
 
 @dataclass(frozen=True)
@@ -247,6 +249,7 @@ class Launch:
         job, table = self.job, self.job.model.layout.table
         if table is None:
             return None
+        table = replace(table, expire=table.expire * job.shares)
         return arena_of(table, self.placement, shard, len(self.members), job.seed, job.optimizer)
 
     def summing(self) -> list[ShardPlan]:
@@ -304,6 +307,7 @@ class Launch:
                 pieces=part.pieces,
                 cut_rows=cut_rows,
                 steps=part.steps,
+                shares=job.shares,
                 stopping=job.stopping,
                 seed=job.seed,
                 shuffle=bool(job.shuffle),

@@ -137,7 +137,7 @@ class _Fit:
             self._checkpoints.renew()
         elif job.execution.checkpoint is not None:
             self._checkpoints = Checkpoints(job, session.server)
-        running = cluster.launch(run_replica, launch.ranks(cut_rows(summary)), session)
+        running = cluster.launch(run_replica, launch.ranks(cut_rows(job, summary)), session)
         self._progress.serve(launch.plan, session)
         assert self._progress.near is not None
         choosing.begin(launch, self._progress.near, cluster)
@@ -206,6 +206,7 @@ def _planned(
         _located(summary, cluster, threads),
         count=count,
         batch_size=job.batch_size,
+        shares=job.shares,
         n_replicas=job.execution.n_replicas,
         rebalance=False if exchanged else _rebalance(job, bool(streamed), moves),
         # A replica that takes rows of a partition that is read as a whole reads all of it.
