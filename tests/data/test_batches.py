@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -15,7 +16,7 @@ from hypothesis import given, strategies as st
 
 from dps.data.feed.batches import Batches
 from dps.data.feed.blocks import Block, features_of
-from dps.data.feed.cuts import LoadedCut, Source
+from dps.data.feed.cuts import TOGETHER, LoadedCut, Source, StreamedCut
 from dps.data.feed.held_out import HeldOut
 from dps.losses import SquaredError
 from dps.models.base import CSRRows
@@ -199,6 +200,22 @@ def test_a_batch_is_mixed_from_up_to_eight_blocks(sizes: list[int], steps: int) 
         for number in left:  # in proportion, but for the rows that rounding leaves over
             assert abs(taken[number] - left[number] * len(step) / total) <= 1
             left[number] -= taken[number]
+
+
+@pytest.mark.parametrize(("size", "most"), [(1, 3 * TOGETHER), (TOGETHER, 3), (5 * TOGETHER, 3)])
+def test_few_large_cuts_of_a_stream_are_in_memory_at_once(size: int, most: int) -> None:
+    opened: list[int] = []
+
+    def opening(number: int) -> Block:
+        opened.append(number)
+        return block(number, 2)
+
+    cuts = [StreamedCut(n, 0, 2, 0, size, partial(opening, n)) for n in range(5 * TOGETHER)]
+    blocks = Source(cuts, 0, 0, lambda: None).blocks()
+    for number, each in enumerate(blocks, 1):
+        assert each.partition == number - 1
+        assert len(opened) < number + most
+    assert len(opened) == 5 * TOGETHER
 
 
 @given(rows=st.integers(0, 50), cuts=st.lists(st.integers(0, 50), max_size=4), seed=SEEDS)

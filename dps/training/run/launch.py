@@ -249,7 +249,6 @@ class Launch:
         job, table = self.job, self.job.model.layout.table
         if table is None:
             return None
-        table = replace(table, expire=table.expire * job.shares)
         return arena_of(table, self.placement, shard, len(self.members), job.seed, job.optimizer)
 
     def summing(self) -> list[ShardPlan]:
@@ -307,7 +306,6 @@ class Launch:
                 pieces=part.pieces,
                 cut_rows=cut_rows,
                 steps=part.steps,
-                shares=job.shares,
                 stopping=job.stopping,
                 seed=job.seed,
                 shuffle=bool(job.shuffle),

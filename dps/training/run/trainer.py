@@ -206,7 +206,6 @@ def _planned(
         _located(summary, cluster, threads),
         count=count,
         batch_size=job.batch_size,
-        shares=job.shares,
         n_replicas=job.execution.n_replicas,
         rebalance=False if exchanged else _rebalance(job, bool(streamed), moves),
         # A replica that takes rows of a partition that is read as a whole reads all of it.
