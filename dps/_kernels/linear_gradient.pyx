@@ -56,8 +56,8 @@ cdef struct Linear:
     const double* inverse   # (f,), of the features' scale; NULL: one
     char* plain             # (f, k), coefficients of features as they are
     char* sums              # (f, k), their gradient
-    bint left               # whether `plain` and `sums` are of the batch at work
-    bint once               # whether they are for all of a batch, not for each of its blocks
+    bint left               # whether `plain` and `sums` hold values of the batch at work
+    bint once               # whether a batch scales once, or each of its blocks
 
 
 cdef inline void _pick(

@@ -56,8 +56,7 @@ cdef class Gradient:
     cdef readonly Py_ssize_t most       # rows that it takes at a time; 0: as many as there are
     cdef public object owner    # of the memory that `add` is shown, for what is written in Python
     cdef bint failed            # whether `add` has raised, where it can
-    # Whether a batch is a pass: of many blocks, each of which may touch few parameters.
-    cdef bint in_passes
+    cdef bint in_passes         # whether a batch has many blocks that touch few parameters each
     cdef void begin(self, uint64_t key) noexcept nogil
     cdef double finish(self, const void* params, void* out) noexcept nogil
     cdef double add(

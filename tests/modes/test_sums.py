@@ -140,9 +140,8 @@ def test_scaled_features_add_up_over_blocks_of_any_length(kind: str, dtype: str)
     parts: list[tuple[Any, ...]] = [(b, None, 0, len(b.y)) for b in some]
     scale, rng = np.array([0.5, 2.0, 8.0]), np.random.default_rng(1)
     first, params = rng.normal(size=(2, FEATURES + 1)).astype(dtype)
-    gradient = LinearGradient(
-        FEATURES, 1, LogLoss().native, True, dtype == "float32", scale=scale
-    )  # fmt: skip
+    single = dtype == "float32"
+    gradient = LinearGradient(FEATURES, 1, LogLoss().native, True, single, scale=scale)
     plain = np.concatenate([params[:-1] / scale, params[-1:]]).astype(dtype)
     loss, expected = added_up(sum_of(gradient_of(model(dtype))), plain, parts)
     expected[:-1] /= scale

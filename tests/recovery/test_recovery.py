@@ -38,6 +38,7 @@ from dps.cluster.dask.fit import DaskCluster
 from dps.cluster.dask.loading import send
 from dps.cluster.dask.partitions import PlacedData
 from dps.cluster.dask.scheduler.standing import unpin
+from dps.cluster.dask.work import FitWork
 from dps.data.survey.rows import inspect_kept
 from dps.errors import ClusterError, VersionError, WorkerLostError
 from dps.losses import LogLoss
@@ -975,3 +976,29 @@ def test_a_worker_that_dies_with_the_encoder_for_all_costs_no_row(
         assert model.history_[-1]["rows"] == 3000
         model.partial_fit(X, y)
     assert model.score(X, y) == 1.0
+
+
+def test_a_worker_that_dies_with_parts_of_a_fitted_encoder_costs_no_row(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent, killed = FitWork.sent, list[str]()
+
+    def killing(self: FitWork, value: Any, worker: str) -> list[Any]:
+        parts = sent(self, value, worker)
+        if len(parts) > 1 and not killed:  # before a task needs them
+            killed.append(worker)
+            kill(client, worker)
+        return parts
+
+    numbers = np.arange(3000)
+    frame = pd.DataFrame({"a": numbers % 7, "long": numbers}).astype(str)
+    frame["y"] = numbers % 7 > 3
+    lazy = dd.from_pandas(frame, npartitions=6)
+    for each in frame, lazy:
+        each["long"] = "many letters " * 10 + each["long"]
+    model = dps.LinearClassifier(encoder=FrameEncoder()).fit(frame[["a", "long"]], frame["y"])
+    monkeypatch.setattr(FitWork, "sent", killing)
+    with dask.config.set({"distributed.admin.large-graph-warning-threshold": "150kB"}):
+        model.set_params(client=client).partial_fit(lazy[["a", "long"]], lazy["y"])
+    assert killed
+    assert model.history_[-1]["rows"] == 3000
