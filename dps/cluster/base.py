@@ -99,6 +99,8 @@ class Cluster(ABC):
 
     #: True if replicas count their time, and events are published.
     watched: bool = True
+    #: Why the fit is here, where its user may wonder.
+    why: str = ""
 
     def __init__(self) -> None:
         #: Losses after which partitions were made again, but for those that `end_generation` was
@@ -175,6 +177,13 @@ class Cluster(ABC):
         """Call ``function(X, y, weight, **options)`` on partitions, or some, where they lie.
 
         Or of what stands for a partition, if it is not to be opened.
+        """
+
+    @abstractmethod
+    def sum(self, function: Callable[..., Any], numbers: Sequence[int], **options: Any) -> Any:
+        """Add up what a function returns of partitions, where they lie first.
+
+        The order depends on where they lie.
         """
 
     @abstractmethod

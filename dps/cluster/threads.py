@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import logging
+import operator
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,10 +34,12 @@ class ThreadCluster(Cluster):
 
     fit: id of the fit.
     n_threads: replicas that are worth starting; the cores of this process by default.
+    why: the reason where a client is active.
     """
 
-    def __init__(self, fit: str, n_threads: int | None = None) -> None:
+    def __init__(self, fit: str, n_threads: int | None = None, why: str = "") -> None:
         super().__init__()
+        self.why = why
         self._fit = fit
         self._keeping = Keeping(fit, "memory")
         self._threads = n_threads or usable_cores()
@@ -91,6 +95,10 @@ class ThreadCluster(Cluster):
         numbers = range(len(self._partitions)) if numbers is None else numbers
         parts = [vars(self._partitions[number]).values() for number in numbers]
         return [function(*(open_partition(*p) if opened else p), **options) for p in parts]
+
+    def sum(self, function: Callable[..., Any], numbers: Sequence[int], **options: Any) -> Any:
+        """Add up what a function returns of partitions."""
+        return functools.reduce(operator.add, self.map(function, numbers, **options))
 
     def replace(
         self, function: Callable[[Any, int], Any], numbers: Sequence[int] | None = None

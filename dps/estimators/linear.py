@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
+from dps.estimators.auto.least_squares import solved
 from dps.estimators.auto.linear import (
     choose_coordinates,
     choose_method,
@@ -26,6 +27,7 @@ from dps.estimators.auto.linear import (
     choose_schedule,
     choose_steps,
     first_state,
+    is_exact,
     uses_minibatches,
 )
 from dps.estimators.auto.passes import refuse_passes
@@ -135,7 +137,7 @@ class _Linear(DistributedEstimator):
         method = choose_method(self, survey, alpha)
         optimizer, schedule = choose_steps(self, survey, method)
         model = model.of_features(*choose_coordinates(self, survey, model, method, standardize))
-        return survey.job(
+        job = survey.job(
             model,
             optimizer,
             schedule,
@@ -148,6 +150,7 @@ class _Linear(DistributedEstimator):
             full_batch=method.full_batch,
             finish=method.finish,
         )
+        return solved(survey, job) if is_exact(self, survey) else job
 
     def _model_of(self, survey: Survey) -> LinearModel:
         """The model of features as they are; the last fit must go with it."""

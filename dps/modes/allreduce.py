@@ -136,6 +136,11 @@ class AllReduce(PausingMode):
         """True if replicas take steps of their own."""
         return self.period > 1 or self.outer != "average"
 
+    @property
+    def steps_apart(self) -> int:
+        """See `Mode`."""
+        return self.period
+
     def step(self, spec: StepSpec) -> Step:
         """A rank's copy of the parameters and its place in the reduction."""
         if not self.takes_steps_only:

@@ -156,6 +156,11 @@ class Mode(Configuration, ABC):
             if field.name not in but and getattr(self, field.name) != field.default
         )
 
+    @property
+    def steps_apart(self) -> int:
+        """Steps that a replica takes from one at which it waits for others to the next."""
+        return 1
+
     def steps(self, rows: Sequence[int], batch_size: int) -> tuple[int, ...]:
         """Steps an epoch of each rank, so that an update takes `batch_size` rows.
 

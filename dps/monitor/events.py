@@ -117,7 +117,7 @@ class StartedEvent(Event):
         Of the estimator's class.
     mode, optimizer, loss : str
         Of the mode also the options that are not as they are by default. ``optimizer`` is
-        ``"lbfgs"`` where each epoch is a step from all rows.
+        ``"lbfgs"`` if each epoch is a step from all rows, ``"least squares"`` without replicas.
     together : bool
         Whether replicas wait for each other at every step.
     max_delay : int or None

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 #: The optimizer's name in events, where each epoch is a pass over all rows.
 FULL_BATCH = "L-BFGS"
+#: Likewise, where sums over all rows give the optimum.
+SOLVED = "least squares"
 
 
 #: Told of closed epochs and how to get parameters; whether the fit is to end.
@@ -96,6 +98,12 @@ class Job:
         return bool(self.done) and (enough or self.done[-1].converged)
 
     @property
+    def is_solved(self) -> bool:
+        """True if no replica is needed: neither to train, nor for a score or a checkpoint."""
+        asks_more = self.stopping.score is not None or self.execution.checkpoint is not None
+        return self.position.solution is not None and not asks_more
+
+    @property
     def epochs_behind(self) -> int:
         """Epochs behind its position, of this fit and those that it carries on."""
         return self.epochs_before + len(self.done)
@@ -114,6 +122,8 @@ class Job:
     @property
     def method(self) -> str:
         """Description of the method, in words."""
+        if self.is_solved:
+            return SOLVED
         if self.full_batch is not None:
             return FULL_BATCH
         return type(getattr(self.optimizer, "base", self.optimizer)).__name__

@@ -56,6 +56,14 @@ def _pieces(plan: Plan) -> NDArray[np.int64]:
     return np.array(rows, np.int64).reshape(-1, 4)
 
 
+class Solution(NamedTuple):
+    """Facts about a start at the optimum, which was found without training."""
+
+    loss: float  # mean training loss
+    held_out: NDArray[np.float64] | float  # (2,) sums of losses and weights of held-out rows; 0.0
+    seconds: float  # that it took
+
+
 class InitialState(NamedTuple):
     """The start of a fit: a snapshot that is made when it is asked for.
 
@@ -66,6 +74,7 @@ class InitialState(NamedTuple):
     state: NDArray[np.floating]  # (state_rows, n)
     version: int
     ids: NDArray[np.int64] | None  # of rows of a table
+    solution: Solution | None = None
 
     @property
     def kept(self) -> Snapshot:
@@ -88,6 +97,11 @@ class Position:
     def kept(self) -> Snapshot:
         """Parameters, optimizer state and their version then."""
         return self.begun if isinstance(self.begun, Snapshot) else self.begun.kept
+
+    @property
+    def solution(self) -> Solution | None:
+        """Facts about the optimum, if the fit starts there."""
+        return self.begun.solution if isinstance(self.begun, InitialState) else None
 
     @property
     def version(self) -> int:

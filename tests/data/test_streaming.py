@@ -117,12 +117,12 @@ def _all_in_cuts(client: Client) -> Iterator[None]:
     """Rows in memory are cut as those of a stream."""
 
     def change() -> None:  # in each process for itself: a function would travel by its name
-        cuts._before = cuts._streamed, sources._MIXED
-        cuts._streamed = lambda partitions: True
+        cuts._before = cuts.streamed, sources._MIXED
+        cuts.streamed = lambda partitions: True
         sources._MIXED = sources._MIXED_AHEAD
 
     def restore() -> None:
-        cuts._streamed, sources._MIXED = cuts._before
+        cuts.streamed, sources._MIXED = cuts._before
 
     change()
     client.run(change)
@@ -230,6 +230,7 @@ def test_a_replica_beats_while_it_reads_where_workers_are_threads(
         return cuts_of(*args)
 
     monkeypatch.setattr(replica, "_BEAT_EVERY", 0.01)
+    monkeypatch.setattr(replica, "_MANY_ROWS", 1)
     monkeypatch.setattr(replica, "cuts_of", slow)
     monkeypatch.setattr(Channel, "beat", beating)
     with (

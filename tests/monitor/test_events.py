@@ -147,6 +147,20 @@ def test_a_fit_tells_its_story(client: Client, told: Told, mode: str, access: st
         )
 
 
+def test_a_fit_without_replicas_tells_its_story(client: Client, told: Told) -> None:
+    X = np.random.default_rng(0).normal(size=(1000, 3))
+    model = dps.LinearRegressor(client=client).fit(da.from_array(X, chunks=(100, 3)), X[:, 0])
+    stopped = told.last("stopped")
+    for event in told():
+        check_schema(event)
+    started = told.last("started")
+    assert (started["optimizer"], started["rows"]) == ("least squares", 1000)
+    assert (started["replicas"], started["shards"]) == ((), ())
+    (closed,) = (epoch for event in told("epochs") for epoch in event["epochs"])
+    assert closed["loss"] == model.loss_
+    assert (stopped["reason"], stopped["epochs"]) == ("converged", 1)
+
+
 def test_the_phases_before_training_are_named(
     client: Client, told: Told, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

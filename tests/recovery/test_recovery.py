@@ -39,6 +39,7 @@ from dps.cluster.dask.loading import send
 from dps.cluster.dask.partitions import PlacedData
 from dps.cluster.dask.scheduler.standing import unpin
 from dps.cluster.dask.work import FitWork
+from dps.data.survey.products import products_of
 from dps.data.survey.rows import inspect_kept
 from dps.errors import ClusterError, VersionError, WorkerLostError
 from dps.losses import LogLoss
@@ -413,6 +414,29 @@ def test_what_a_worker_held_is_loaded_again_where_it_dies_before_training(
     (loss,) = model.fit_report_.losses
     assert loss.loading
     assert f"{victim}" in str(model.fit_report_)
+
+
+def test_a_worker_that_dies_as_products_are_summed_costs_no_bit(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X, _ = rows()
+    y = X @ np.arange(10.0) + np.random.default_rng(1).normal(size=len(X))
+    given = da.from_array(X, chunks=(500, 10)), da.from_array(y, chunks=500)
+    alone = dps.LinearRegressor(client=client).fit(*given)
+    victim = min(client.nthreads())
+
+    def dies(*args: Any, **options: Any) -> Any:
+        if get_worker().address == victim:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return products_of(*args, **options)
+
+    monkeypatch.setattr("dps.estimators.auto.least_squares.products_of", dies)
+    model = dps.LinearRegressor(client=client).fit(*given)
+    assert model.coef_.tobytes() == alone.coef_.tobytes()
+    assert model.history_[-1]["rows"] == len(X)
+    (loss,) = model.fit_report_.losses
+    assert loss.loading
+    assert victim in str(model.fit_report_)
 
 
 def test_persisted_rows_that_are_lost_as_a_fit_begins_are_made_again(

@@ -73,7 +73,7 @@ def test_a_fit_in_a_container_of_one_core_has_one_replica(one_core: Path) -> Non
 def test_joblib_and_multiprocessing_share_the_cores_out() -> None:
     def n_replicas() -> int:
         return len(
-            dps.LinearRegressor(optimizer="adagrad", tol=None, max_iter=1)
+            dps.LinearRegressor(optimizer="adagrad", batch_size=1 << 14, tol=None, max_iter=1)
             .fit(X, X[:, 0])
             .plan_.ranks
         )

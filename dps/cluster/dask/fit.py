@@ -211,6 +211,10 @@ class DaskCluster(Cluster):
         """Call a function on each partition, in one task a worker: tasks cost more than looks."""
         return self._asked(partial(self._data.map, function, numbers, opened, **options))
 
+    def sum(self, function: Callable[..., Any], numbers: Sequence[int], **options: Any) -> Any:
+        """Add up what a function returns of partitions, each worker of its own first."""
+        return self._asked(partial(self._data.sum, function, numbers, **options))
+
     def _asked(self, question: Callable[[], _Answer]) -> _Answer:
         """Ask partitions a question; ask again once those on a lost worker are there."""
         for _ in range(_MAX_LOSSES_IN_A_ROW):

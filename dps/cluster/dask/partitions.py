@@ -8,9 +8,10 @@ stands for it, so a loss at any point leaves the stages that say what is to be d
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 from distributed import Future
@@ -27,7 +28,7 @@ from dps.cluster.dask.loading import (
     slices_of,
 )
 from dps.cluster.dask.scheduler.standing import homes_after
-from dps.cluster.dask.tasks import call_on_each, call_unopened, cut_out, unpacked
+from dps.cluster.dask.tasks import call_on_each, call_unopened, cut_out, sum_of_each, unpacked
 from dps.cluster.dask.work import Call, FitWork
 from dps.data.collections.partitions import Partition, Piece, is_dask
 from dps.data.exchange import RandomSplit
@@ -265,14 +266,33 @@ class PlacedData:
         task = call_on_each if opened else call_unopened
         return self._look(task, partial(function, **options), numbers)
 
+    def sum(self, function: Callable[..., Any], numbers: Sequence[int], **options: Any) -> Any:
+        """Add up what a function returns of partitions, each worker of its own first."""
+        answers = self._ask(sum_of_each, partial(function, **options), numbers)
+        return reduce(operator.add, [found for _, (found,) in answers])
+
     def _look(
         self,
         task: Callable[..., list[Any]],
         function: Callable[..., Any],
         some: Sequence[int] | None = None,
     ) -> list[Any]:
-        work, look = self._work, self._work.name()
         some = range(len(self._partitions)) if some is None else some
+        found = {
+            number: result
+            for held, answers in self._ask(task, function, some)
+            for number, result in zip(held, answers, strict=True)
+        }
+        return [found[number] for number in some]
+
+    def _ask(
+        self,
+        task: Callable[..., list[Any]],
+        function: Callable[..., Any],
+        some: Sequence[int],
+    ) -> list[tuple[list[int], list[Any]]]:
+        """Partitions of each worker, and its answers."""
+        work, look = self._work, self._work.name()
         numbers: dict[str, list[int]] = {}
         for number in some:
             numbers.setdefault(self.holders[number], []).append(number)
@@ -285,12 +305,7 @@ class PlacedData:
         work.wait(futures, dict(zip(futures, numbers.values(), strict=True)))
         results = work.results(futures)
         self._release({future.key for future in futures})  # else they hold what they looked at
-        found = {
-            number: result
-            for held, answers in zip(numbers.values(), results, strict=True)
-            for number, result in zip(held, answers, strict=True)
-        }
-        return [found[number] for number in some]
+        return list(zip(numbers.values(), results, strict=True))
 
     def replace(self, change: Change, numbers: Sequence[int] | None = None) -> None:
         """Put something else in the place of X; Dask forgets an old one with its last use."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,6 +25,13 @@ def call_on_each(
 ) -> list[Any]:
     """The task that looks at a worker's partitions, in turn."""
     return [function(*open_partition(*part)) for part in partitions]
+
+
+def sum_of_each(
+    function: Callable[..., Any], partitions: Sequence[tuple[Any, Any, Any]]
+) -> list[Any]:
+    """The task that adds up what it finds in a worker's partitions."""
+    return [functools.reduce(operator.add, call_on_each(function, partitions))]
 
 
 def call_unopened(

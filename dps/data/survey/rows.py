@@ -198,10 +198,12 @@ def inspect_partition(
     rows = X.shape[0] if X.ndim else 0
     targets = as_targets(y)
     weights = None if weight is None else as_targets(weight)
-    defect = defect or defect_of_lengths(rows, targets, weights)
+    defect, moments = defect or defect_of_lengths(rows, targets, weights), None
     if rows and defect is None:  # what has no rows may have any dtype
+        if weights is None and isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind == "f":
+            moments = _moments(X, None, wanted)
         defect = (
-            defect_of_features(X)
+            (None if _all_finite(moments, X) else defect_of_features(X))
             or defect_of_weights(weights)
             or defect_of_targets(targets, classification)
             or defect_of_domain(targets, loss)
@@ -221,7 +223,7 @@ def inspect_partition(
         targets=_targets(targets, weights if sound else None, sound and not counts),
         weightless=rows - int(np.count_nonzero(weights)) if sound and weights is not None else 0,
         spread=Spread.of(X, _dtype_of(X)) if wanted.spread and sound else None,
-        moments=_moments(X, weights, wanted) if sound else None,
+        moments=(moments or _moments(X, weights, wanted)) if sound else None,
         points=_points(X, wanted) if wanted.points and sound else None,
         defect=defect,
     )
@@ -253,6 +255,13 @@ def _moments(X: Any, weights: Any, wanted: Inspection) -> Moments | None:
         return None
     numbers = range(X.shape[1]) if wanted.numbers is None else wanted.numbers
     return Moments.of(X, weights, _dtype_of(X), np.array(numbers, np.int64))
+
+
+def _all_finite(moments: Moments | None, X: Any) -> bool:
+    """True if the moments of all columns say that X has finite values only."""
+    if moments is None or len(moments.columns) < X.shape[1]:
+        return False
+    return bool(np.isfinite(moments.mean).all() and np.isfinite(moments.variance).all())
 
 
 def _points(X: Any, wanted: Inspection) -> tuple[Points, ...] | None:

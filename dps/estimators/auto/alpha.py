@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from dps.data.survey.rows import WIDE
 from dps.estimators.auto.compare import FOLDS, Comparison, TooFewError, sample_of, scaled
+from dps.estimators.auto.least_squares import HeldOutSquares
 from dps.estimators.auto.race import REACH, Losses, Penalty, Race
 from dps.estimators.fit.strength import Strength
 from dps.losses.classification import Softmax
@@ -56,6 +57,7 @@ def find_strength(
     survey: Survey,
     parameters: int,
     look: Look = AUTO,
+    exact: bool = False,
 ) -> Strength:
     """The strength of a penalty that is "auto" or "cv".
 
@@ -64,6 +66,7 @@ def find_strength(
 
     parameters: that one output has, and may fit the rows.
     look: for "auto".
+    exact: whether products of the columns give the optimum, see `HeldOutSquares`.
     Raises TooFewError: see there; of "cv".
     """
     if survey.strength is not None:  # of the checkpoint that the fit goes on from
@@ -84,14 +87,14 @@ def find_strength(
         if estimator.alpha != "auto" or not asks or not asks_evidence(parameters, counted):
             return kept
     try:
-        return _look(estimator, survey, _CV if estimator.alpha == "cv" else look)
+        return _look(estimator, survey, _CV if estimator.alpha == "cv" else look, exact)
     except TooFewError:
         if estimator.alpha == "cv":
             raise
         return kept
 
 
-def _look(estimator: DistributedEstimator, survey: Survey, how: Look) -> Strength:
+def _look(estimator: DistributedEstimator, survey: Survey, how: Look, exact: bool) -> Strength:
     """Let held-out rows choose."""
     summary = survey.summary
     rows, held = sample_of(survey)
@@ -106,20 +109,25 @@ def _look(estimator: DistributedEstimator, survey: Survey, how: Look) -> Strengt
         held = held and scaled(held, standards[1])
     # L-BFGS profits from a start, and strong penalties are faster. Text needs neither.
     starts = linear and not (sparse and rows[0].shape[1] >= WIDE)
-    compared = Comparison(survey, rows, held, how.folds, starts)
+    compared: Comparison | HeldOutSquares
+    if exact and not sparse:
+        compared = HeldOutSquares(survey, rows, held, how.folds)
+    else:
+        compared = Comparison(survey, rows, held, how.folds, starts)
 
     def times(penalty: Penalty) -> float:
         return 10.0**penalty.power * (common if penalty.standardize != kinds[0] else 1.0)
 
     def losses_of(penalty: Penalty, fold: int) -> Losses:
+        if isinstance(compared, HeldOutSquares):
+            return compared.losses(times(penalty), penalty.standardize, fold)
         model = compared.models[fold]
         model._alpha_times = times(penalty)
         if linear:
             model.standardize = penalty.standardize and not sparse
         return compared.losses(fold)
 
-    n_folds = len(compared.models)
-    race = Race(losses_of, n_folds, starts or not linear, how.sure, how.least, how.reach)
+    race = Race(losses_of, len(compared), starts or not linear, how.sure, how.least, how.reach)
     best = race.run(kinds)
     losses = race.tried(best)
     if (constant := compared.of_constant()) is not None:

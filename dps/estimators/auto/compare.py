@@ -78,6 +78,9 @@ class Comparison:
             for _ in range(1 if held else n_folds)
         ]
 
+    def __len__(self) -> int:
+        return len(self.models)
+
     def losses(self, fold: int) -> Losses:
         """Fit the model of a fold, and return what held-out rows lose by it."""
         self._begins()
@@ -120,6 +123,8 @@ def scaled(rows: Rows, deviation: NDArray[np.float64]) -> Rows:
 def _gathered(cluster: Cluster, numbers: Sequence[int], share: float) -> Rows:
     """Sample rows of partitions in one piece."""
     parts = [part for part in cluster.map(some_rows, numbers, share=share) if part is not None]
+    if len(parts) == 1:
+        return parts[0]
     Xs, ys, weights = zip(*parts, strict=True)
     sparse = any(scipy.sparse.issparse(X) for X in Xs)
     X = scipy.sparse.vstack([scipy.sparse.csr_array(X) for X in Xs], "csr") if sparse else None
@@ -177,20 +182,38 @@ def _losses(
 ) -> Losses:
     """Add up losses of raw outputs in random groups."""
     y, weight = targets.encode(y, weight, raw.dtype)
-    order = np.random.default_rng(0).permutation(len(y))
+    order, ends = np.random.default_rng(0).permutation(len(y)), ends_of_groups(len(y))
     raw, y, weights = raw[order], y[order], np.ones(len(y), raw.dtype)
     if weight is not None:
         weights = weight[order]
     loss, out = targets.loss, np.empty_like(raw)
-    ends = np.linspace(0, len(y), min(len(y), _GROUPS) + 1).astype(np.intp)
-    groups = [slice(start, stop) for start, stop in pairwise(ends)]
-    lost = [loss.evaluate(y[at], raw[at], weights[at], out[at]) for at in groups]
+    at_each = [slice(start, stop) for start, stop in pairwise(ends)]
+    lost = [loss.evaluate(y[at], raw[at], weights[at], out[at]) for at in at_each]
     found = Losses(np.array(lost), np.add.reduceat(weights.astype(np.float64), ends[:-1]))
     if targets.classes is None:
         exact = np.require(loss.start(as_columns(y)), raw.dtype, ["C", "A"])
         return found._replace(least=loss.evaluate(y, exact, weights, out))
     wrong = loss.evaluate(_next_likely(targets, y, raw), raw, None, out) / max(1, len(y))
     return found._replace(wrong=np.array([wrong]))
+
+
+def ends_of_groups(rows: int) -> NDArray[np.intp]:
+    """Where groups of rows, which are in an order by chance, begin, and the last one ends."""
+    return np.linspace(0, rows, min(rows, _GROUPS) + 1).astype(np.intp)
+
+
+def by_fold(rows: Rows, targets: TargetEncoding) -> list[Rows]:
+    """The rows that each fold holds out, in an order by chance."""
+    numbers = _folds(rows[1], targets)
+    order = np.random.default_rng(0).permutation(len(numbers))
+    order = order[np.argsort(numbers[order], kind="stable")]
+    sorted_rows, ends = _some(rows, order), np.searchsorted(numbers[order], range(FOLDS + 1))
+    return [_some(sorted_rows, slice(*between)) for between in pairwise(ends.tolist())]
+
+
+def in_order(rows: Rows) -> Rows:
+    """Rows in an order by chance."""
+    return _some(rows, np.random.default_rng(0).permutation(len(rows[1])))
 
 
 def _next_likely(
@@ -246,6 +269,6 @@ def _folds(y: np.ndarray, targets: TargetEncoding) -> NDArray[np.intp]:
     return fold
 
 
-def _some(rows: Rows, at: np.ndarray) -> Rows:
+def _some(rows: Rows, at: np.ndarray | slice) -> Rows:
     X, y, weight = rows
     return X[at], y[at], None if weight is None else weight[at]

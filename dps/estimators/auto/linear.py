@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dps.estimators.auto.alpha import find_strength
+from dps.estimators.auto.least_squares import has_products
 from dps.estimators.auto.passes import (
     has_kinks,
+    l1_share,
     minibatch_only_parameters,
     moments_of,
     passes,
@@ -83,6 +85,12 @@ def uses_minibatches(estimator: BaseEstimator, loss: Loss, mode: Mode, tol: floa
     return not (mode.deterministic and _may_finish_with_lbfgs(estimator, loss, tol))
 
 
+def is_exact(estimator: BaseEstimator, survey: Survey) -> bool:
+    """True if products of the columns, rather than training, give the optimum."""
+    steps = uses_minibatches(estimator, survey.loss, survey.mode, survey.tol)
+    return survey.tol is not None and not steps and has_products(survey)
+
+
 def _may_finish_with_lbfgs(estimator: BaseEstimator, loss: Loss, tol: float | None) -> bool:
     """True if "auto" may end the fit with passes over all rows."""
     return (
@@ -105,7 +113,8 @@ def choose_penalty(estimator: BaseEstimator, survey: Survey) -> tuple[float, boo
         alpha = 0.0 if estimator.penalty is None else float(estimator.alpha)
         found = Strength(standardize=bool(estimator.standardize))
     else:
-        found = find_strength(estimator, survey, survey.summary.n_features)
+        exact = is_exact(estimator, survey)
+        found = find_strength(estimator, survey, survey.summary.n_features, exact=exact)
         # The scale makes weights sum to the rows, so this is one over their sum.
         alpha = survey.targets.scale / survey.rows_so_far
     survey.report(found, alpha)
@@ -140,7 +149,7 @@ class Method:
 def choose_method(estimator: BaseEstimator, survey: Survey, alpha: float) -> Method:
     """The method, for a penalty of strength `alpha`."""
     summary, loss = survey.summary, survey.loss
-    share = {"l1": 1.0, "elasticnet": float(estimator.l1_ratio)}.get(estimator.penalty, 0.0)
+    share = l1_share(estimator)
     l1, l2 = alpha * share, alpha * (1.0 - share)
     unscaled = survey.encoding is not None and survey.encoding.unscaled
     wide = survey.tol is not None and not unscaled and is_wide(summary, alpha, l1)

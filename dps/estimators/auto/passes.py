@@ -13,6 +13,8 @@ from dps.losses import Loss
 from dps.models.linear import ROUNDINGS
 
 if TYPE_CHECKING:
+    from sklearn.base import BaseEstimator
+
     from dps.data.survey.rows import DataSummary
     from dps.estimators.base.estimator import DistributedEstimator
     from dps.training.lbfgs.full_batch import FullBatch
@@ -107,6 +109,11 @@ def _warn_of_far_columns(
             UserWarning,
             stacklevel=2,
         )
+
+
+def l1_share(estimator: BaseEstimator) -> float:
+    """The share of the penalty that is L1."""
+    return {"l1": 1.0, "elasticnet": float(estimator.l1_ratio)}.get(estimator.penalty, 0.0)
 
 
 def has_kinks(loss: Loss) -> bool:

@@ -5,6 +5,7 @@ Fits, files and served models know this much of an estimator; they know nothing 
 
 from __future__ import annotations
 
+import functools
 from abc import ABCMeta, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -117,6 +118,13 @@ class Trainable(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         for base in reversed(cls.__mro__[1:]):
             cls._parameter_constraints |= getattr(base, "_parameter_constraints", {})
         cls._parameter_constraints |= own
+
+    @classmethod
+    @functools.cache
+    def _get_param_names(cls) -> list[str]:
+        """Names of the parameters; scikit-learn reads the signature anew each time."""
+        names: list[str] = super()._get_param_names()
+        return names
 
     def _validate_params(self) -> None:
         refuse_classes(self, self._parameter_constraints)

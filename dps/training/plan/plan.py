@@ -21,7 +21,7 @@ from dps.training.plan.sharing import cut, level, replica_counts, worth_moving
 #: Replicas that there may be though there are fewer rows.
 _WITHOUT_ROWS = 8
 #: As many stored values of X as are worth a further replica where the number is "auto".
-_ELEMENTS_PER_REPLICA = 1 << 17
+ELEMENTS_PER_REPLICA = 1 << 17
 #: Runs of rows that make a replica's share, where its rows should be like those of the others.
 _STRIPES = 16
 #: Partitions that an exchange makes on a worker, one after the other: what is on its way is
@@ -35,7 +35,8 @@ class Located(NamedTuple):
     rows: Sequence[int]  # of each partition
     holders: Sequence[str]  # the worker of each partition
     threads: Mapping[str, int]  # of each worker
-    elements: int  # stored values of X, which decide how many replicas a small data set is worth
+    # Stored values of X, or fewer, which decide how many replicas a small data set is worth.
+    elements: float
 
 
 @dataclass(frozen=True)
@@ -58,15 +59,17 @@ class Plan:
     ranks: tuple[RankPlan, ...]
     shards: tuple[str, ...] = ()  # the worker of each shard
     sharding: str = ""  # why there are so many shards; empty: there is one host
+    why: str = ""  # it runs where it does, where its user may wonder
 
     def __repr__(self) -> str:
         counts = (
             (len(self.ranks), "replica"), (len(self.workers), "worker"), (len(self.shards), "shard")
         )  # fmt: skip
-        words = ", ".join(f"{n} {word}{'s' if n > 1 else ''}" for n, word in counts)
+        words = ", ".join(f"{n} {word}{'s' * (n != 1)}" for n, word in counts)
         words += f" ({self.sharding})" if self.sharding else ""
         mode = type(self.mode).__name__
-        return f"Plan({words}, {mode}, {self.rows:,} rows in batches of {self.batch_size:,})"
+        why = f"; {self.why}" if self.why else ""
+        return f"Plan({words}, {mode}, {self.rows:,} rows in batches of {self.batch_size:,}{why})"
 
     @property
     def workers(self) -> list[str]:
@@ -209,7 +212,7 @@ def _held(rows: Sequence[int], by_worker: Mapping[str, Sequence[int]]) -> dict[s
 
 
 def _wanted(
-    n_replicas: int | str, n_holders: int, elements: int, threads: Mapping[str, int]
+    n_replicas: int | str, n_holders: int, elements: float, threads: Mapping[str, int]
 ) -> int:
     """Replicas that there are to be, where rows may move."""
     if not isinstance(n_replicas, str):
@@ -220,7 +223,7 @@ def _wanted(
 
 def _worth(n_replicas: str) -> float:
     """Stored values of X that make a further replica on the same worker worth its barrier."""
-    return math.inf if n_replicas == FEWEST else _ELEMENTS_PER_REPLICA
+    return math.inf if n_replicas == FEWEST else ELEMENTS_PER_REPLICA
 
 
 def _stripes(mixed: bool, replicas: int) -> int:

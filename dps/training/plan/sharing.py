@@ -57,7 +57,7 @@ def worth_moving(
     counts: Mapping[str, int],
     n_replicas: int,
     threads: Mapping[str, int],
-    elements: int,
+    elements: float,
 ) -> bool:
     """True if `n_replicas` equal shares end a fit sooner than the shares that lie there.
 

@@ -30,7 +30,7 @@ def cuts_of(spec: ReplicaSpec, partitions: Sequence[Partition]) -> Iterator[Cut]
     partitions: one for each of its pieces, or what stands for them.
     """
     whole: dict[int, Block] = {}  # of partitions that lie here
-    most = spec.cut_rows if _streamed(partitions) else None
+    most = spec.cut_rows if streamed(partitions) else None
     for piece, partition in zip(spec.pieces, partitions, strict=True):
         if isinstance(partition.X, Stream):
             yield from _cuts_of_stream(spec, piece, partition.X)
@@ -50,7 +50,8 @@ def cuts_of(spec: ReplicaSpec, partitions: Sequence[Partition]) -> Iterator[Cut]
             yield LoadedCut(replace(known, features=features, start=at[0], stop=at[1]))
 
 
-def _streamed(partitions: Sequence[Partition]) -> bool:
+def streamed(partitions: Sequence[Partition]) -> bool:
+    """True if rows of some partitions are read while training."""
     return any(isinstance(partition.X, Stream) for partition in partitions)
 
 

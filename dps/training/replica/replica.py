@@ -29,7 +29,7 @@ from dps.server.group.session import Session
 from dps.training.epochs.records import EpochRecord, EpochReport
 from dps.training.lbfgs.full_batch import train_full_batch
 from dps.training.replica.channel import Channel, Decide
-from dps.training.replica.cuts import cuts_of
+from dps.training.replica.cuts import cuts_of, streamed
 from dps.training.replica.pauses import Pauses
 from dps.training.replica.spec import ReplicaSpec
 from dps.training.replica.steps import FROM_THE_START, Steps
@@ -38,6 +38,7 @@ from dps.training.replica.validation import HeldOutRows, Validation
 from dps.transport import HostLink, Link, connect
 
 _BEAT_EVERY = 1.0  # seconds, or a quarter of the timeout
+_MANY_ROWS = 1 << 20  # whose targets take a while to encode
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,9 @@ def run_replica(
         channel = Channel(spec.mode, spec.channel, links, host)
         if watch is not None:
             watch(channel.activity)
-        with _heartbeat(channel, min(_BEAT_EVERY, session.server.timeout / 4)):
+        slow = streamed(partitions) or sum(piece.rows for piece in spec.pieces) > _MANY_ROWS
+        beats = _heartbeat(channel, min(_BEAT_EVERY, session.server.timeout / 4))
+        with beats if slow else nullcontext():
             cuts = tuple(cuts_of(spec, partitions))
         source = Source(cuts, spec.seed if spec.shuffle else None, rank, channel.beat)
         held_out = HeldOutRows(source, spec.targets, spec.stopping.score, channel.beat)

@@ -107,7 +107,9 @@ class FitEvents:
 def _started(
     job: Job, plan: Plan, placement: Placement, unshared: Sequence[str | None]
 ) -> dict[str, Any]:
-    updates = plan.mode.updates([rank.steps for rank in plan.ranks])
+    updates = 1
+    if job.full_batch is None:
+        updates = plan.mode.updates([rank.steps for rank in plan.ranks])
     return {
         "name": job.name,
         "mode": plan.mode.described,
@@ -119,7 +121,7 @@ def _started(
         "parameters": job.model.layout.size,
         "rows": plan.rows,
         "batch_rows": plan.rows if job.full_batch is not None else plan.batch_size,
-        "updates": 1 if job.full_batch is not None else updates,
+        "updates": updates,
         "max_epochs": job.stopping.max_iter,
         "epochs_before": job.epochs_before,
         "replicas": [

@@ -22,16 +22,17 @@ from dps.server.group.session import Session
 from dps.training.checkpoint.writer import Checkpoints
 from dps.training.job import FitResult, Job
 from dps.training.plan.holding_out import hold_out
-from dps.training.plan.plan import Located, Plan, make_plan, make_split, validating
+from dps.training.plan.plan import Plan, make_plan, make_split, validating
 from dps.training.position import Position
 from dps.training.progress import Progress
 from dps.training.replica.replica import run_replica
 from dps.training.run.events import FitEvents
 from dps.training.run.joining import Joining
-from dps.training.run.launch import Launch, cut_rows
+from dps.training.run.launch import Launch, cut_rows, located
 from dps.training.run.loss import Loss
 from dps.training.run.mode_choice import Choosing
 from dps.training.run.recovery import Recovery
+from dps.training.run.solved import solved
 from dps.training.run.supervise import ENDING_SECONDS, Watcher
 
 _log = logging.getLogger("dps")
@@ -51,6 +52,10 @@ def train(
     ending: called once training has ended, before the result is fetched.
     Raises DPSError: the fit failed before any epoch was closed, or in a way that leaves no result.
     """
+    if job.is_solved:
+        result = solved(job, summary, cluster)
+        ending()
+        return result
     streamed = cluster.streamed()
     if streamed:
         _log.info(
@@ -203,7 +208,7 @@ def _planned(
     exchanged = _exchanges(job)
     plan = make_plan(
         job.mode,
-        _located(summary, cluster, threads),
+        located(job, summary, cluster, threads),
         count=count,
         batch_size=job.batch_size,
         n_replicas=job.execution.n_replicas,
@@ -247,14 +252,10 @@ def _warn_unshared(plan: Plan, session: Session) -> tuple[str | None, ...]:
     return unshared
 
 
-def _located(summary: DataSummary, cluster: Cluster, threads: Mapping[str, int]) -> Located:
-    return Located(summary.rows, cluster.holders[: len(summary.rows)], threads, summary.elements)
-
-
 def _exchange(job: Job, summary: DataSummary, cluster: Cluster) -> DataSummary:
     """Have every row go to a partition drawn by chance; the data as it lies then."""
     while True:
-        data = _located(summary, cluster, cluster.threads())
+        data = located(job, summary, cluster, cluster.threads())
         split, homes = make_split(job.seed, data, job.execution.n_replicas)
         try:
             cluster.exchange(split, homes)
