@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from dps.cluster.base import Cluster
 
 _here: ContextVar[bool] = ContextVar("here", default=False)
+#: Why a fit is not on the workers of the active client.
+_SMALL = "in this process, since the data is here and small; client= asks for workers"
 #: Seconds within which a scheduler answers that is there.
 _ANSWER_SECONDS = 10.0
 
@@ -86,16 +88,24 @@ def in_this_process() -> Iterator[None]:
         _here.reset(token)
 
 
-def cluster_for(client: Any, fit: str, options: Options) -> Cluster:
-    """Choose the workers of the given or the active client, else threads of this process."""
+def cluster_for(client: Any, fit: str, options: Options, small: bool = False) -> Cluster:
+    """Choose the workers of the given or the active client, else threads of this process.
+
+    small: whether the data is here, and so small that it is worth a client's messages only if one
+        is given, or Dask's annotations say which workers are meant.
+    """
     from dps.cluster.threads import ThreadCluster
 
     if client is None and "distributed" in sys.modules and not _here.get():
+        from dask import get_annotations
+
         from dps.cluster.dask import active_client, inside_task
 
         if inside_task():  # never replicas inside of replicas
             return ThreadCluster(fit, 1)
         client = active_client()
+        if client is not None and small and not get_annotations():
+            return ThreadCluster(fit, 1 if in_a_pool() else None, _SMALL)
     if client is not None:
         from dps.cluster.dask import DaskCluster
 

@@ -137,15 +137,15 @@ mode : {"sync", "async", "allreduce", "hybrid", "auto"} or Mode, default="sync"
     then chooses; ``fit_report_`` says why.
 n_replicas : int or "auto", default="auto"
     "auto" is one for each thread of each worker that holds data, or for each core that this process
-    may use, if there is work for it.
+    may use, if a step has work for it.
 checkpoint : Checkpoint or None, default=None
     Takes checkpoints, for example ``dps.Checkpoint("s3://bucket/fit", every="60s", keep=3)``. After
     a crash ``fit(..., resume=True)`` continues from the newest. Not for `partial_fit` or
     `warm_start`.
 client : Client of distributed, cluster, address of a scheduler or None, default=None
-    None is the active client, if there is one. For a cluster or an address, each fit connects a
-    client. Options of Dask's configuration under ``dps`` say how the cluster is used
-    (docs/reference/options.md).
+    None is the active client, if there is one; but local data of less than four million values is
+    trained on in this process. For a cluster or an address, each fit connects a client. Options of
+    Dask's configuration under ``dps`` say how the cluster is used (docs/reference/options.md).
 server : ParameterServer, str or None, default=None
     A server, or its name. The fit writes the model into its tensors a few times a second, for
     others to read (docs/howto/serving.md), and makes tensors that do not exist. One model for each
@@ -170,7 +170,7 @@ history_ : History
     rows dropped and late, and `full_batch`, which is True for a pass over all rows.
     ``history_.to_frame()`` is a dataframe, ``history_.plot()`` draws loss and throughput.
 plan_ : Plan
-    The rows of each replica, and the workers of shards.
+    The rows of each replica, and the workers of shards; of a squared error the rows of each worker.
 fit_report_ : FitReport
     A report, as text (``print(est.fit_report_)``) and in notebooks: where the time of each replica
     went, and what to change.

@@ -61,6 +61,10 @@ if TYPE_CHECKING:
     from dps.scores.validation import Score
 
 
+#: Values that are few beside a fit's messages.
+_SMALL = 1 << 22
+
+
 def fit(
     client: Any,
     estimator: Trainable,
@@ -82,7 +86,8 @@ def fit(
     estimator._check(request)
     request.encoding = given.encoded or encoding_for(estimator, given.X, given.start is not None)
     data = _partitioned(request, client, given)
-    cluster = cluster_for(client, request.fit, request.options)
+    small = data.is_small and server is None and not (estimator._is_own or estimator.checkpoint)
+    cluster = cluster_for(client, request.fit, request.options, small)
     interrupts = Interrupts()
     publish = cluster.publish if cluster.watched else None
     loading = Loading(type(estimator).__name__, estimator.verbose, request.fit, publish)
@@ -129,7 +134,7 @@ def _store(survey: Survey, job: Job, result: FitResult) -> None:
         setattr(estimator, name, value)
     model, kept = estimator._restore_columns(survey, job, result.kept)
     result = replace(result, kept=kept)
-    estimator.plan_ = result.plan
+    estimator.plan_ = replace(result.plan, why=survey.cluster.why)
     estimator._carry = survey.carry(job, model, result)
     report = report_of(type(estimator).__name__, job, result)
     loss = math.nan if report.validation_loss is None else report.validation_loss
@@ -155,6 +160,16 @@ class _Data(NamedTuple):
     validating: list[Partition]
     whole: bool  # whether it came in one piece
     prepare: Callable[[Any, int], Any] | None  # what is done to each partition when it is loaded
+
+    @property
+    def is_small(self) -> bool:
+        """True if all of it is here, and a cluster's messages would take longer than training."""
+        values = 0
+        for part in (*self.partitions, *self.validating):
+            if is_dask(part.X):
+                return False
+            values += part.X.nnz if hasattr(part.X, "nnz") else math.prod(part.X.shape)
+        return values < _SMALL
 
 
 def _partitioned(request: Request, client: Any, given: Given) -> _Data:
