@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from typing import TYPE_CHECKING, Any, Self
 
@@ -26,6 +26,7 @@ from dps.estimators.fit.inputs import as_weights, plain
 from dps.estimators.predict.predict import (
     EncodedPredictor,
     Finish,
+    FittedModel,
     Predictor,
     RawPredictor,
     apply_to,
@@ -193,10 +194,13 @@ class DistributedEstimator(Trainable):
         """Apply a function to the raw outputs of any container."""
         names = getattr(self, "feature_names_in_", None)
         predict: Predictor
+        raw = self._raw()
         if self.encoder_ is None:
-            predict = RawPredictor(self._raw(), finish, names, getattr(self, "_means", None))
+            predict = RawPredictor(raw, finish, names, getattr(self, "_means", None))
         else:
-            predict = EncodedPredictor(self.encoder_._layout, RawPredictor(self._raw(), finish))
+            if isinstance(raw, FittedModel):
+                raw = replace(raw, encoded=True)
+            predict = EncodedPredictor(self.encoder_._layout, RawPredictor(raw, finish))
         return apply_to(self._input(self._table(X)), predict, columns, here(self.client))
 
     def _in_memory(self, y: Any, weight: Any) -> tuple[Any, Any]:

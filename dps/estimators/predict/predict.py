@@ -6,7 +6,9 @@ included; NumPy for the rest.
 
 from __future__ import annotations
 
+import threading
 import warnings
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -33,6 +35,10 @@ if TYPE_CHECKING:
 Finish = Callable[[NDArray[np.floating]], np.ndarray]
 
 
+#: Parameters that are many.
+_MANY = 1 << 20
+
+
 class Raw(Protocol):
     """A trained model as predictions use it: raw outputs of a block of rows."""
 
@@ -52,11 +58,13 @@ class Raw(Protocol):
 class FittedModel:
     """A model with its parameters; raw outputs are float32 where X is, else float64.
 
-    Kernels compute in that, too.
+    Kernels compute in that, too. Only where parameters are many and rows are encoded, as in
+    training, they compute as in training: a copy of all parameters would take longer.
     """
 
     model: Any
     params: NDArray[np.floating]  # (n,)
+    encoded: bool = False  # whether it is given rows that were encoded
 
     @property
     def n_features(self) -> int:
@@ -70,12 +78,26 @@ class FittedModel:
 
     def __call__(self, X: Any) -> NDArray[np.floating]:
         """Raw outputs (n, n_outputs) of an array or a CSR matrix."""
-        model = self.model
+        model, made = self.model, np.float32 if X.dtype == np.float32 else np.float64
         if hasattr(model, "with_dtype"):
-            model = model.with_dtype("f4" if X.dtype == np.float32 else "f8")
+            trained = self.encoded and self.params.size > _MANY
+            model = _in_this_thread(model, model.dtype if trained else np.dtype(made))
         rows = features_of(X, model.dtype).rows(0, X.shape[0], None)
         raw = model.raw(self.params.astype(model.dtype, copy=False), rows)
-        return raw if X.dtype == np.float32 else raw.astype(np.float64, copy=False)
+        return raw.astype(made, copy=False) if made == np.float64 else raw
+
+
+_of_thread = threading.local()
+
+
+def _in_this_thread(model: Any, dtype: np.dtype[Any]) -> Any:
+    """The model in a dtype, with scratch memory that no other thread uses."""
+    if not hasattr(_of_thread, "models"):
+        _of_thread.models = weakref.WeakKeyDictionary()
+    made = _of_thread.models.setdefault(model, {})
+    if dtype not in made:
+        made[dtype] = model.with_dtype(dtype)
+    return made[dtype]
 
 
 @dataclass(frozen=True, eq=False)
