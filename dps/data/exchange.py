@@ -69,7 +69,7 @@ def join_rows(pieces: Sequence[tuple[Any, Any, Any]]) -> tuple[Any, Any, Any]:
     """
     Xs, ys, weights = zip(*pieces, strict=True)
     weight = None if weights[0] is None else np.concatenate(weights)
-    return _stacked(Xs), np.concatenate(ys), weight
+    return stacked(Xs), np.concatenate(ys), weight
 
 
 def count_rows(X: Any, y: Any, weight: Any) -> int:
@@ -77,7 +77,8 @@ def count_rows(X: Any, y: Any, weight: Any) -> int:
     return int(X.shape[0])
 
 
-def _stacked(Xs: Sequence[Any]) -> Any:
+def stacked(Xs: Sequence[Any]) -> Any:
+    """Arrays, CSR rows or dataframes, or vectors, one below the other."""
     if len(Xs) == 1:
         return Xs[0]
     if all(hasattr(X, "iloc") for X in Xs):

@@ -6,6 +6,7 @@ import time
 import traceback
 import warnings
 from dataclasses import dataclass
+from functools import partial
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -21,13 +22,20 @@ from sklearn.utils.parallel import Parallel, delayed
 
 from dps.errors import DPSError, NonFiniteError
 from dps.metrics import get_scorer, get_scorer_names
-from dps.metrics.scorers import Scorer, gathering
+from dps.metrics.scorers import Scorer, Scorers, gathering
 from dps.model_selection.folds import Folds
+from dps.model_selection.warned import warned
 
 if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
 
     from dps._typing import ScorersLike, Splitting
+
+
+#: X, y, and what else goes to `fit`.
+Rows = tuple[Any, Any, dict[str, Any]]
+#: Parameters of estimators, and the values with which a fit needs one thread alone.
+_LOCAL = {"n_replicas": "auto", "checkpoint": None, "server": None, "verbose": 0}
 
 
 def scorer_of(scoring: Any) -> Any:
@@ -129,23 +137,61 @@ class Evaluation:
         """
         if is_classifier(estimator):
             _check_scorer(self.scorer, data)
-        pairs = [(parameters, fold) for parameters in candidates for fold in range(data.n_splits)]
-        jobs = (delayed(self._one)(estimator, *pair, data) for pair in pairs)
+        if self._is_local(estimator, candidates) and data.is_small:
+            found = self._in_tasks(estimator, candidates, data)
+        else:
+            found = self._in_threads(estimator, candidates, data)
+        _warn_or_raise_about_fit_failures(found, self.error_score)
+        _insert_error_scores(found, self.error_score)
+        return found
+
+    def _is_local(self, estimator: BaseEstimator, candidates: list[dict[str, Any]]) -> bool:
+        """True if fits and scores of small data need no more than a thread of a worker."""
+        asked = estimator.get_params(deep=False)
+        given = {name for candidate in candidates for name in candidate}
+        scorers = self.scorer.values() if isinstance(self.scorer, dict) else [self.scorer]
+        return (
+            not getattr(estimator, "_is_own", True)  # a model of yours may be slow, or ask for more
+            and all(asked[name] == usual for name, usual in _LOCAL.items())
+            and not given & {*_LOCAL, "client"}
+            and all(each is _own_score or isinstance(each, Scorer | Scorers) for each in scorers)
+            and not (self.return_estimator or self.verbose)
+        )
+
+    def _in_tasks(
+        self, estimator: BaseEstimator, candidates: list[dict[str, Any]], data: Folds
+    ) -> list[dict[str, Any]]:
+        """Each candidate and fold as a task, which fits and scores local data."""
+        alone = clone(estimator).set_params(client=None)
+        found = []
+        for scores, said in data.in_tasks(partial(_task, self, alone), candidates):
+            for each in said:
+                warnings.warn(each, stacklevel=4)
+            found.append(scores)
+        return found
+
+    def _in_threads(
+        self, estimator: BaseEstimator, candidates: list[dict[str, Any]], data: Folds
+    ) -> list[dict[str, Any]]:
+        """One fit of the cluster after the other, or `n_jobs` at once."""
+
+        def one(parameters: dict[str, Any], fold: int) -> dict[str, Any]:
+            return self.one(estimator, parameters, data.train(fold), data.test(fold))
+
+        pairs = ((parameters, fold) for parameters in candidates for fold in range(data.n_splits))
         # Threads, whatever the backend: Futures belong to this process.
         parallel = Parallel(
             n_jobs=self.n_jobs, verbose=self.verbose, pre_dispatch=self.pre_dispatch,
             require="sharedmem",
         )  # fmt: skip
-        found: list[dict[str, Any]] = parallel(jobs)
-        _warn_or_raise_about_fit_failures(found, self.error_score)
-        _insert_error_scores(found, self.error_score)
+        found: list[dict[str, Any]] = parallel(delayed(one)(*pair) for pair in pairs)
         return found
 
-    def _one(
-        self, estimator: BaseEstimator, parameters: dict[str, Any], fold: int, data: Folds
+    def one(
+        self, estimator: BaseEstimator, parameters: dict[str, Any], train: Rows, test: Rows
     ) -> dict[str, Any]:
         """Fit a candidate, and score it on one fold."""
-        X, y, params = data.train(fold)
+        X, y, params = train
         found: dict[str, Any] = {"fit_error": None, "score_time": 0.0}
         start = time.time()
         try:
@@ -162,7 +208,7 @@ class Evaluation:
             return found
         found["fit_time"] = time.time() - start
         start = time.time()
-        found["test_scores"] = self._scores(self.scorer, model, *data.test(fold))
+        found["test_scores"] = self._scores(self.scorer, model, *test)
         found["score_time"] = time.time() - start
         if self.train_score:
             found["train_scores"] = self._scores(self.scorer, model, X, y, params)
@@ -192,6 +238,14 @@ class Evaluation:
                 stacklevel=2,
             )
             return self.error_score
+
+
+def _task(
+    how: Evaluation, estimator: BaseEstimator, parameters: dict[str, Any], train: Rows, test: Rows
+) -> tuple[dict[str, Any], list[Warning]]:
+    """Evaluate a candidate on a worker; its warnings are for the caller."""
+    with warned() as found:
+        return how.one(estimator, parameters, train, test), found
 
 
 def _is_of_cluster(error: Exception) -> bool:

@@ -6,7 +6,8 @@ and scores on another takes pieces as they lie: no row is copied again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from numbers import Integral
@@ -16,11 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state, indexable
 
+from dps.cluster.choice import here
 from dps.data.collections.alignment import partitions_of
 from dps.data.collections.partitions import is_dask, is_list
 from dps.data.collections.parts import Parts, held, one_graph, persisted, rows_of, take
 from dps.data.collections.results import results_of
 from dps.data.collections.sealed import sealed
+from dps.data.exchange import stacked
 from dps.data.feed.batches import FOLDS, order_of
 from dps.data.feed.targets import as_targets
 from dps.data.survey.labels import kind_of
@@ -29,6 +32,8 @@ from dps.model_selection.splits import TEST, TRAIN, RowSplits, asks_for_labels, 
 if TYPE_CHECKING:
     from dps._typing import ClientLike, MatrixLike, RandomState, Splitting, VectorLike
 
+#: Bytes of all rows, of which each worker may have a copy for each fit that runs there.
+_SMALL = 1 << 25
 #: Parameters of `fit` with rows of their own.
 _OTHER = ("X_val", "y_val", "sample_weight_val")
 
@@ -137,6 +142,10 @@ class Folds:
         X, y, groups, *others = one_graph(X, y, groups, *of_rows.values())
         of_rows = dict(zip(of_rows, others, strict=True))
         self._names = ["X", "y", *of_rows]
+        #: Whether pieces can be put together in a task.
+        self._joins = not any(map(is_list, (X, y, *of_rows.values()))) and not any(
+            map(is_dask, self._constant.values())
+        )
         self._like = [_kind_of(values) for values in (X, y, *of_rows.values())]
         aligned = partitions_of(X, y, None, multi_output=True)
         parts = [[part.X for part in aligned], [part.y for part in aligned]]
@@ -181,6 +190,47 @@ class Folds:
     def whole(self) -> tuple[Any, Any, dict[str, Any]]:
         """The same of all rows."""
         return self._of(range(len(self._roles)))
+
+    @property
+    def is_small(self) -> bool:
+        """True if each worker can have a copy of all rows."""
+        client: Any = here(self._client)
+        if client is None or not self._joins:
+            return False
+        from distributed import futures_of, wait
+
+        there = futures_of([piece[: len(self._names)] for piece in self._pieces])
+        with client.as_current():
+            wait(there)
+        sizes = client.nbytes([future.key for future in there], summary=False)
+        return len(sizes) == len({future.key for future in there}) and sum(sizes.values()) < _SMALL
+
+    def in_tasks(self, function: Callable[..., Any], arguments: Sequence[Any]) -> list[Any]:
+        """Call ``function(argument, train, test)`` for each argument and split, in tasks.
+
+        train, test: X, y and the rest in this form, of local data.
+        """
+        import dask
+
+        join, call = (dask.delayed(sealed(each), pure=False) for each in (_joined_pieces, function))
+        search = secrets.token_hex(4)  # names for Dask's dashboard
+        sides = [
+            [
+                join(
+                    self._names, self._constant,
+                    [self._pieces[n] for n in np.flatnonzero(self._roles[:, split] == role)],
+                    dask_key_name=f"dps-rows-{search}-{split}-{role}",
+                )
+                for role in (TRAIN, TEST)
+            ]
+            for split in range(self.n_splits)
+        ]  # fmt: skip
+        tasks = [
+            call(each, *of, dask_key_name=f"dps-candidate-{search}-{number}-{split}")
+            for number, each in enumerate(arguments)
+            for split, of in enumerate(sides)
+        ]
+        return results_of(tasks, self._client)
 
     def labels(self) -> np.ndarray | None:
         """The distinct labels of all rows, or rows of labels in columns; None of several types."""
@@ -236,6 +286,25 @@ def _of_each(client: ClientLike | None, function: Any, parts: list[Any]) -> list
 
     call = dask.delayed(sealed(function))
     return results_of([call(part) for part in parts], client)
+
+
+def _joined_pieces(
+    names: Sequence[str], constant: dict[str, Any], pieces: Sequence[Sequence[Any]]
+) -> tuple[Any, Any, dict[str, Any]]:
+    """X, y and the rest of some pieces."""
+    X, y, *others = (
+        _below([part for piece in pieces for part in piece[at]]) for at in range(len(names))
+    )
+    return X, y, {**constant, **dict(zip(names[2:], others, strict=True))}
+
+
+def _below(parts: list[Any]) -> Any:
+    """Parts one below the other; categories that only some of them have count."""
+    if not hasattr(parts[0], "iloc"):
+        return stacked(parts)
+    from dask.dataframe.dispatch import concat
+
+    return concat(parts, ignore_index=True)
 
 
 def _distinct(y: Any) -> np.ndarray:

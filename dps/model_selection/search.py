@@ -121,8 +121,9 @@ class GridSearchCV(_OnDask, model_selection.GridSearchCV):
     """scikit-learn's `GridSearchCV`, which also takes data of Dask.
 
     Data of Dask is computed once, cut into folds where it lies, and held by the workers until the
-    search ends: each fit trains on the pieces of all folds but one without a copy of them, and
-    all workers. Parameters and attributes are scikit-learn's, except for:
+    search ends. A fit of small data is a task on one of them. Others train on the pieces of all
+    folds but one, without a copy of them, and on all workers. Parameters and attributes are
+    scikit-learn's, except for:
 
     Parameters
     ----------
@@ -138,7 +139,8 @@ class GridSearchCV(_OnDask, model_selection.GridSearchCV):
         For data of Dask, names that `dps.metrics.get_scorer` knows, or callables
         ``(estimator, X, y) -> float``, which are given lazy data on the estimator's client.
     n_jobs : int, default=None
-        For data of Dask, how many fits are made at once, each from a thread of this process.
+        For data of Dask, how many fits of all workers are made at once, each from a thread of this
+        process.
 
     Examples
     --------

@@ -1,0 +1,46 @@
+"""Warnings of one thread, which other threads of the process neither lose nor get."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+_lock = threading.Lock()
+_inside = 0
+_before: Any = warnings.showwarning
+_of_thread = threading.local()
+
+
+@contextmanager
+def warned() -> Iterator[list[Warning]]:
+    """Yield a list that gets the warnings of this thread, in place of its log.
+
+    `warnings.showwarning` is the process's, so the first thread replaces it and the last one puts
+    it back. Other threads' warnings go to the one before.
+    """
+    global _inside, _before
+    with warnings.catch_warnings():  # those that have been shown before are shown again
+        pass
+    with _lock:
+        if _inside == 0 and warnings.showwarning is not _show:
+            _before, warnings.showwarning = warnings.showwarning, _show
+        _inside += 1
+    _of_thread.found = found = list[Warning]()
+    try:
+        yield found
+    finally:
+        del _of_thread.found
+        with _lock:
+            _inside -= 1
+            if _inside == 0 and warnings.showwarning is _show:
+                warnings.showwarning = _before
+
+
+def _show(message: Any, *args: Any, **options: Any) -> None:
+    if hasattr(_of_thread, "found"):
+        _of_thread.found.append(message)
+    else:
+        _before(message, *args, **options)
