@@ -39,6 +39,7 @@ NAMES = (
     "ranks",
     "recovery",
     "recovery_of_peers",
+    "regimes",
     "scaling",
     "server",
     "simulation",
