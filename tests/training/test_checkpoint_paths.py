@@ -204,6 +204,8 @@ def test_a_fit_whose_lock_was_taken_over_writes_no_more(
     assert not manifests(tmp_path)
 
 
+# A checkpoint that is being written just then is lost with its path, and the fit says so.
+@pytest.mark.filterwarnings("ignore:a checkpoint could not be written")
 @pytest.mark.parametrize("how", ["lock", "path", "renamed", "empty"])
 def test_a_lock_or_path_that_is_gone_is_written_again(
     how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
