@@ -8,6 +8,9 @@ import numpy as np
 from dps._kernels.losses import LossKernel
 from dps.losses.base import Loss, Task, as_columns
 
+#: Rows whose probabilities are computed together: what that takes stays in the cache.
+_TOGETHER = 1 << 13
+
 
 @dataclass(frozen=True)
 class MarginLoss(Loss):
@@ -97,9 +100,14 @@ class LogLoss(MarginLoss):
 
     def probabilities(self, raw: Any) -> Any:
         """Return the logistic function of ``raw`` and its rest, see `Loss.probabilities`."""
-        decay = np.exp(-np.abs(raw))
-        larger, smaller = 1 / (1 + decay), decay / (1 + decay)
-        return np.hstack([np.where(raw > 0, smaller, larger), np.where(raw > 0, larger, smaller)])
+        found = np.empty((len(raw), 2), raw.dtype)
+        for start in range(0, len(raw), _TOGETHER):
+            some, out = raw[start : start + _TOGETHER, 0], found[start : start + _TOGETHER]
+            decay = np.exp(-np.abs(some))
+            larger, smaller = 1 / (1 + decay), decay / (1 + decay)
+            out[:, 0] = np.where(some > 0, smaller, larger)
+            out[:, 1] = np.where(some > 0, larger, smaller)
+        return found
 
 
 @dataclass(frozen=True)

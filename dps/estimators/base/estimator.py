@@ -187,8 +187,7 @@ class DistributedEstimator(Trainable):
             if meta is not None:
                 validate_data(self, X=meta, skip_check_array=True, reset=False)
             return X
-        known = getattr(self, "_means", None) is not None
-        return plain(self, X, reset=False, all_finite="allow-nan" if known else True)
+        return plain(self, X, reset=False)
 
     def _apply(self, X: Any, finish: Finish, columns: Any = None) -> Any:
         """Apply a function to the raw outputs of any container."""

@@ -60,7 +60,7 @@ def partitions_for(
             validate_data(estimator, X=meta, skip_check_array=True, reset=reset)
         return partitions_of(X, y, sample_weight, multi_output=True), False
     if not encoded:
-        X = plain(estimator, X, reset, all_finite=False)  # values are looked at later
+        X = plain(estimator, X, reset)
     if not is_frame(X) and (
         not X.dtype.isnative or (X.dtype.kind == "f" and X.dtype.itemsize not in (4, 8))
     ):
@@ -105,8 +105,8 @@ def _weights(sample_weight: Any, rows: int) -> Any:
     return sample_weight
 
 
-def plain(estimator: BaseEstimator, X: Any, reset: bool, all_finite: bool | str) -> Any:
-    """Local data that is read as it is: an array or CSR of numbers."""
+def plain(estimator: BaseEstimator, X: Any, reset: bool) -> Any:
+    """Local data that is read as it is: an array or CSR of numbers; values are looked at later."""
     frame = X if is_frame(X) else None
     if frame is not None:
         check_names(frame)
@@ -117,7 +117,7 @@ def plain(estimator: BaseEstimator, X: Any, reset: bool, all_finite: bool | str)
         X = as_rows(X)
     try:
         X = validate_data(
-            estimator, X, accept_sparse="csr", dtype="numeric", ensure_all_finite=all_finite,
+            estimator, X, accept_sparse="csr", dtype="numeric", ensure_all_finite=False,
             reset=reset,
         )  # fmt: skip
     except (TypeError, ValueError):

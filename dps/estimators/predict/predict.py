@@ -120,8 +120,9 @@ class LinearRaw:
 
     def __call__(self, X: Any) -> NDArray[np.floating]:
         """Raw outputs (n, n_outputs) of an array or a CSR matrix."""
-        raw: NDArray[np.floating] = safe_sparse_dot(X, self.coef, dense_output=True)
-        return raw + self.intercept
+        with np.errstate(over="ignore", invalid="ignore"):  # what follows is looked at
+            raw: NDArray[np.floating] = safe_sparse_dot(X, self.coef, dense_output=True)
+            return raw + self.intercept
 
 
 class Predictor(Protocol):
