@@ -20,11 +20,11 @@ from sklearn.model_selection._validation import (
 from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
 from sklearn.utils.parallel import Parallel, delayed
 
+from dps._warned import warned
 from dps.errors import DPSError, NonFiniteError
 from dps.metrics import get_scorer, get_scorer_names
 from dps.metrics.scorers import Scorer, Scorers, gathering
 from dps.model_selection.folds import Folds
-from dps.model_selection.warned import warned
 
 if TYPE_CHECKING:
     from sklearn.base import BaseEstimator

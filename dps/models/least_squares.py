@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +10,7 @@ import scipy.linalg
 from numpy.typing import NDArray
 
 from dps._cores import one_thread_each
+from dps._warned import warned
 
 #: A Cholesky factor whose least pivot is below this share of its diagonal has few digits left.
 #: Eigenvalues take over, and those below this share of the largest are rounding errors.
@@ -74,18 +75,18 @@ class LeastSquares:
         rows = np.sqrt(len(values)) * np.sqrt(values)[:, None] * vectors.T
         targets = np.sqrt(len(values)) * (vectors.T @ self.cross) / np.sqrt(values)[:, None]
         coef, most = np.empty_like(self.cross), min(_MOST_PASSES, _SECOND // len(self.cross) ** 2)
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", ConvergenceWarning)
-            try:
-                for output, column in enumerate(targets.T):
-                    _, path, _ = enet_path(
-                        rows, column, l1_ratio=l1 / (l1 + l2), alphas=[l1 + l2],
-                        precompute=False, tol=_GAP, max_iter=most,
-                    )  # fmt: skip
-                    coef[:, output] = path[:, 0]
-            except ConvergenceWarning:
-                return None
-        return coef
+        # The gap says whether it has converged, whatever filters of warnings there are.
+        with warned(), suppress(ConvergenceWarning):
+            for output, column in enumerate(targets.T):
+                _, path, gaps = enet_path(
+                    rows, column, l1_ratio=l1 / (l1 + l2), alphas=[l1 + l2],
+                    precompute=False, tol=_GAP, max_iter=most,
+                )  # fmt: skip
+                if gaps[0] > 1.01 * _GAP * (column @ column) / len(rows):
+                    return None
+                coef[:, output] = path[:, 0]
+            return coef
+        return None
 
 
 def _eigen(products: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

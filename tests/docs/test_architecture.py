@@ -75,6 +75,7 @@ FOR_ALL = {
     "_typing",  # for annotations
     "_parameters",
     "_sklearn",
+    "_warned",
     "monitor.advice",
     "monitor.events",
     "monitor.words",

@@ -20,8 +20,8 @@ from distributed import Client
 from sklearn.exceptions import ConvergenceWarning, FitFailedWarning
 
 import dps
+from dps._warned import warned
 from dps.model_selection import GridSearchCV, cross_validate
-from dps.model_selection.warned import warned
 
 N = 400
 rng = np.random.default_rng(0)

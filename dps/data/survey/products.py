@@ -27,7 +27,7 @@ _TOGETHER, _PARTS, _FEWEST = 1 << 17, 8, 256
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of X, with those of y behind them, as products take them.
+    """The columns of X, and after them the columns of y, as products take them.
 
     centre: (m,) array, of which columns are taken as distances.
     unit: (m,) array, root mean squares of these; infinite where a column is left out.

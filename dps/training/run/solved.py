@@ -51,14 +51,20 @@ def solved(job: Job, summary: DataSummary, cluster: Cluster) -> FitResult:
     losses = Recovery(cluster, job.execution.max_losses, 0).while_loading(1)
     result = FitResult.of(job, kept, [record], plan)
     result = replace(result, losses=tuple(losses), chosen=choosing.said)
-    if cluster.watched:
-        events = FitEvents(job, cluster.publish)
+    events = FitEvents(job, cluster.publish) if cluster.watched else None
+    if events is not None:
         # Replicas and shards that there are not would be waited for.
         events.started(replace(plan, ranks=()), Placement.of(job.model.layout.size, 1), ())
         for loss in losses:
             events.lost(loss)
         events.closed([record])
+    try:
+        if job.on_epochs is not None:
+            job.on_epochs([record], lambda: result.reported)
+    except BaseException as error:
+        if events is not None:
+            events.failed(error)
+        raise
+    if events is not None:
         events.ended(result)
-    if job.on_epochs is not None:
-        job.on_epochs([record], lambda: result.reported)
     return result

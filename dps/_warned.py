@@ -22,10 +22,10 @@ def warned() -> Iterator[list[Warning]]:
     it back. Other threads' warnings go to the one before.
     """
     global _inside, _before
-    with warnings.catch_warnings():  # those that have been shown before are shown again
-        pass
     with _lock:
-        if _inside == 0 and warnings.showwarning is not _show:
+        with warnings.catch_warnings():  # those that have been shown before are shown again
+            pass
+        if warnings.showwarning is not _show:
             _before, warnings.showwarning = warnings.showwarning, _show
         _inside += 1
     _of_thread.found = found = list[Warning]()
