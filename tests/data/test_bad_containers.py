@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse
+from cases import pairs
 from distributed import Client, LocalCluster
 
 import dps
@@ -209,9 +210,7 @@ def test_containers_that_cannot_be_aligned() -> None:
           kind=TypeError)  # fmt: skip
 
 
-@every_container
-@pytest.mark.parametrize("name", ["X", "y", "sample_weight"])
-@pytest.mark.parametrize("clustered", [False, True], ids=["threads", "cluster"])
+@pairs(make=MAKERS, name=["X", "y", "sample_weight"], clustered=[False, True])
 def test_a_partition_that_raises_is_named(
     make: Any, name: str, clustered: bool, client: Client
 ) -> None:

@@ -143,8 +143,9 @@ def client() -> Any:
         yield client
 
 
-@pytest.mark.parametrize("weighted", [0, 1], ids=["plain", "weighted"])
-@pytest.mark.parametrize(("features", "labels"), PAIRS)
+@pytest.mark.parametrize(
+    ("features", "labels", "weighted"), [(*pair, n % 2) for n, pair in enumerate(PAIRS)]
+)
 def test_every_mixture_of_containers_gives_the_model_of_numpy(
     features: str, labels: str, weighted: int
 ) -> None:

@@ -160,7 +160,7 @@ def test_modes_that_wait_end_with_the_same_bits_and_async_near_them(kind):
         return ModelClassifier(kind, **placed(options)).fit(*given)
 
     first = fit("sync", 1)
-    for mode, shards in (("sync", 3), ("allreduce", 1), ("allreduce", 2)):
+    for mode, shards in (("sync", 3), ("allreduce", 2)):
         again = fit(mode, shards)
         assert params_of(again).tobytes() == params_of(first).tobytes()
         assert again.history_[-1]["loss"] == first.history_[-1]["loss"]
@@ -307,7 +307,7 @@ def test_searches_clones_and_warm_starts():
         model.fit(X, y)
 
 
-def frame_of(n: int = 900) -> tuple[Any, Any]:
+def frame_of(n: int = 600) -> tuple[Any, Any]:
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"area": rng.normal(size=n), "kind": rng.choice([*"abc"], n),
                           "rooms": pd.Categorical(rng.integers(1, 4, n))})  # fmt: skip
@@ -522,7 +522,7 @@ def test_passes_and_steps_find_the_same_penalised_optimum():
     options = {"alpha": 0.01, "random_state": 0}
     passes = ModelClassifier(Softmax, optimizer="lbfgs", tol=1e-8, **options).fit(X, y)
     steps = ModelClassifier(
-        Softmax, optimizer="sgd", batch_size=600, learning_rate=0.5, tol=None, max_iter=3000,
+        Softmax, optimizer="sgd", batch_size=600, learning_rate=1.0, tol=None, max_iter=1500,
         **options,
     ).fit(X, y)  # fmt: skip
     assert not steps.history_[-1]["full_batch"]

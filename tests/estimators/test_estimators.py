@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse
+from cases import slow
 from sklearn.base import clone
 from sklearn.metrics import log_loss
 from sklearn.model_selection import GridSearchCV
@@ -206,7 +207,7 @@ def test_class_weights_are_sample_weights() -> None:
     np.testing.assert_allclose(a.coef_, b.coef_)
 
 
-@pytest.mark.parametrize("mode", ["sync", "async", "allreduce"])
+@pytest.mark.parametrize("mode", ["sync", *slow("async", "allreduce")])
 def test_early_stopping_holds_rows_out(mode: str) -> None:
     model = dps.LinearClassifier(
         early_stopping=True, validation_fraction=0.25, mode=mode, n_replicas=2, random_state=0

@@ -142,7 +142,7 @@ def test_several_outputs_and_classes() -> None:
     assert several.predict(X).shape == (600, 2)
     assert several.score(X, np.c_[Y, -2 * Y + 5]) > 0.9
     digits, labels = load_digits(return_X_y=True)
-    model = dps.MLPClassifier(random_state=0).fit(digits[::2], labels[::2])
+    model = dps.MLPClassifier(random_state=0, max_iter=40).fit(digits[::2], labels[::2])
     assert model.score(digits[1::2], labels[1::2]) > 0.95
     assert model.n_outputs_ == 10
     assert model.out_activation_ == "softmax"
@@ -296,7 +296,7 @@ def test_a_large_network_takes_a_few_times_its_weights() -> None:
 def test_a_network_of_few_rows_is_not_over_confident() -> None:
     X, y = load_breast_cancer(return_X_y=True)
     losses = []
-    for seed in range(3):
+    for seed in range(2):
         train, test, y_train, y_test = train_test_split(X, y, random_state=seed)
         model = dps.MLPClassifier(random_state=seed).fit(train, y_train)
         losses.append(log_loss(y_test, model.predict_proba(test)))
@@ -346,6 +346,5 @@ def test_the_l2_penalty_does_not_end_units_without_a_gradient(optimizer: str) ->
 
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
 def test_plain_steps_train_networks_at_their_defaults(optimizer: str) -> None:
-    assert (
-        dps.MLPClassifier(optimizer=optimizer, random_state=0).fit(X, LABELS).score(X, LABELS) > 0.8
-    )
+    some = X[:300], LABELS[:300]
+    assert dps.MLPClassifier(optimizer=optimizer, random_state=0).fit(*some).score(*some) > 0.8

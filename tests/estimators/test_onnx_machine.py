@@ -126,10 +126,11 @@ def test_the_package_that_it_needs_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_what_has_no_onnx_is_said() -> None:
-    hashed = dps.FMClassifier(max_iter=2, encoder=dps.preprocessing.FrameEncoder(n_buckets=4))
+    encoder = dps.preprocessing.FrameEncoder(n_buckets=4)
+    hashed = dps.FMClassifier(max_iter=2, alpha=0.0, encoder=encoder)
     with pytest.raises(ValueError, match="buckets, infrequent categories, lists, dates in parts"):
         hashed.fit(FRAME, TARGETS["two"]).to_onnx()
     wide = scipy.sparse.csr_array((WIDE.data, WIDE.indices, WIDE.indptr), shape=(300, 1 << 24))
-    long = dps.FMClassifier(max_iter=2, max_embeddings=400).fit(wide, TARGETS["two"])
+    long = dps.FMClassifier(max_iter=2, alpha=0.0, max_embeddings=400).fit(wide, TARGETS["two"])
     with pytest.raises(ValueError, match="rows of 17, and ONNX's rows are dense"):
         long.to_onnx()

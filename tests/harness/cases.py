@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import combinations, product
 from typing import Any
 
@@ -18,11 +18,13 @@ def _tuple(value: Any) -> tuple[Any, ...]:
     return value if isinstance(value, tuple) else (value,)
 
 
-def pairs(**options: Iterable[Any]) -> pytest.MarkDecorator:
+def pairs(indirect: Sequence[str] = (), **options: Iterable[Any]) -> pytest.MarkDecorator:
     """Parametrize a test so that each two values of two options meet in a case.
 
     The product of six losses, four penalties, and five optimizers has 120 cases; the pairs have 30.
     The combination of all first values, and that of all last ones, are among them.
+
+    indirect: options whose values a fixture of their name is given.
     """
     axes = [list(values) for values in options.values()]
     # Values may be no keys of dictionaries: their places are.
@@ -36,7 +38,8 @@ def pairs(**options: Iterable[Any]) -> pytest.MarkDecorator:
         missing -= set(combinations(enumerate(best), 2))
         chosen.append(best)
     cases = [tuple(axis[place] for axis, place in zip(axes, case, strict=True)) for case in chosen]
-    return pytest.mark.parametrize(",".join(options), cases, ids=[_name(case) for case in cases])
+    ids = [_name(case) for case in cases]
+    return pytest.mark.parametrize(",".join(options), cases, indirect=indirect, ids=ids)
 
 
 def _name(case: tuple[Any, ...]) -> str:

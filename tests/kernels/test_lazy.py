@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from cases import pairs
 from compiled import lazy_apply, lazy_flush, lazy_gather
 from hypothesis import example, given, strategies as st
 
@@ -37,13 +38,10 @@ def dense_step(kernel, params, grad, state, step, lr, l1, l2):
         )  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("rates", RATES.values(), ids=RATES)
-@pytest.mark.parametrize(("l1", "l2"), PENALTIES)
-@pytest.mark.parametrize(("kernel", "rows"), KERNELS.values(), ids=KERNELS)
-def test_what_is_read_written_and_flushed_is_what_the_dense_loop_has(
-    kernel, rows, l1, l2, rates, dtype
-):
+@pairs(name=KERNELS, penalty=PENALTIES, falling=[False, True], dtype=[np.float32, np.float64])
+def test_what_is_read_written_and_flushed_is_what_the_dense_loop_has(name, penalty, falling, dtype):
+    (kernel, rows), (l1, l2) = KERNELS[name], penalty
+    rates = RATES["falling" if falling else "constant"]
     rng = np.random.default_rng(0)
     params, state = random_start(rows, dtype, rng)
     expected, expected_state = params.copy(), state.copy()

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import sklearn.metrics
+from cases import pairs
 from distributed import Client
 from hypothesis import given, strategies as st
 from sklearn import metrics as known
@@ -42,15 +43,14 @@ def lazy(values: Any, kind: str) -> Any:
     return da.from_array(values, chunks=(120, *values.shape[1:]))
 
 
-@pytest.mark.parametrize("kind", ["array", "series", "local"])
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize(
-    "name",
-    [
+@pairs(
+    name=[
         "accuracy_score", "log_loss", "roc_auc_score", "r2_score", "mean_squared_error",
         "root_mean_squared_error", "mean_absolute_error", "balanced_accuracy_score",
         "brier_score_loss", "average_precision_score",
     ],
+    weighted=[False, True],
+    kind=["array", "series", "local"],
 )  # fmt: skip
 def test_metrics_equal_those_of_scikit_learn(name: str, weighted: bool, kind: str) -> None:
     y, scores, numbers, weights = rows()
@@ -166,9 +166,11 @@ def test_predictions_are_scored_where_they_lie(frame: bool, client: Client) -> N
         metrics.get_scorer("max_eror")
 
 
-@pytest.mark.parametrize("name", ["f1_score", "precision_score", "recall_score"])
-@pytest.mark.parametrize("average", ["binary", "macro", "micro", "weighted", "samples", None])
-@pytest.mark.parametrize("kind", ["array", "series", "local"])
+@pairs(
+    name=["f1_score", "precision_score", "recall_score"],
+    average=["binary", "macro", "micro", "weighted", "samples", None],
+    kind=["array", "series", "local"],
+)
 def test_metrics_of_labels_are_what_scikit_learn_makes_of_them(
     name: str, average: Any, kind: str
 ) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 import sklearn.metrics
+from cases import slow
 from configure import configure
 from distributed import Client
 from numpy.testing import assert_allclose
@@ -53,7 +54,7 @@ def test_of_numbers_they_are_those_of_scikit_learn(
         (dps.LinearClassifier, ["no", "yes"], "sync"),
         (dps.LinearClassifier, [3, 5, 9], "sync"),
         (dps.MLPClassifier, ["no", "yes"], "allreduce"),
-        (dps.MLPClassifier, [3, 5, 9], "async"),
+        *slow((dps.MLPClassifier, [3, 5, 9], "async")),
     ],
 )
 def test_of_labels_they_are_those_of_scikit_learn(
@@ -140,7 +141,7 @@ def even(y_true: Any, y_pred: Any) -> Any:
 
 def test_one_of_ones_own_decides_which_epoch_is_kept() -> None:
     y, y_val = (np.where(each[:, 0] > 0, "yes", "no") for each in (X, X_VAL))
-    noisy = np.where(RNG.random(len(y)) < 0.3, y[::-1], y)
+    noisy = np.where(np.random.default_rng(0).random(len(y)) < 0.3, y[::-1], y)
     model = dps.MLPClassifier(
         (32,), max_iter=30, scoring=RowScore(even, "predict_proba"), n_iter_no_change=30,
         n_replicas=2, random_state=0,

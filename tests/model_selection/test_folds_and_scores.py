@@ -42,8 +42,9 @@ def lazy(values: Any, frame: bool = False) -> Any:
     return dd.from_pandas(made, npartitions=5)
 
 
-@pytest.mark.parametrize("frame", [False, True])
-@pytest.mark.parametrize("method", ["predict_proba", "predict_log_proba", "predict"])
+@pytest.mark.parametrize(
+    ("method", "frame"), [("predict_proba", True), ("predict_log_proba", False), ("predict", True)]
+)
 def test_a_fold_without_a_class_has_a_column_for_it(method: str, frame: bool) -> None:
     model = LinearClassifier()
     warned = method != "predict"

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse
+from cases import slow
 from distributed import Client
 from sklearn.exceptions import FitFailedWarning
 from sklearn.model_selection import PredefinedSplit, TimeSeriesSplit
@@ -60,8 +61,8 @@ def given(kind: str) -> tuple[Any, Any]:
 @pytest.mark.parametrize(
     ("kind", "where"),
     [
-        ("local y", "threads"), ("sparse", "threads"), ("list", "cluster"),
-        ("frame of text", "cluster"),
+        ("sparse", "threads"), ("frame of text", "cluster"),
+        *slow(("local y", "threads"), ("list", "cluster")),
     ],
 )  # fmt: skip
 def test_a_search_on_any_container(kind: str, where: str, client: Client) -> None:
@@ -271,7 +272,7 @@ def test_a_search_asks_for_targets() -> None:
     ("kind", "cv", "method"),
     [
         ("array", 3, "predict"),
-        ("frame", PartitionKFold(3, by="partitions"), "predict_proba"),
+        *slow(("frame", PartitionKFold(3, by="partitions"), "predict_proba")),
         ("frame of text", "given", "predict_proba"),
     ],
 )

@@ -13,6 +13,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import scipy.sparse
+from cases import slow
 from distributed import Client
 from inside import carry_of
 
@@ -195,7 +196,7 @@ BITS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("case", BITS)
+@pytest.mark.parametrize("case", ["average", "early stopping", *slow("sgd", "adam")])
 def test_a_fit_that_goes_on_in_allreduce_has_the_bits_of_sync(
     case: str, decides: Callable[[Mode], None], begun: Begun
 ) -> None:

@@ -26,6 +26,7 @@ import pandas as pd
 import pytest
 from bokeh.core.validation import check_integrity
 from bokeh.document import Document
+from cases import slow
 from conditions import until
 from configure import configure
 from distributed import Client, LocalCluster
@@ -234,7 +235,8 @@ def scheduler_without_dps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 @pytest.mark.parametrize(
-    ("mode", "optimizer"), [("sync", "auto"), ("async", "adagrad"), ("allreduce", "adagrad")]
+    ("mode", "optimizer"),
+    [("sync", "auto"), *slow(("async", "adagrad"), ("allreduce", "adagrad"))],
 )
 def test_training_does_without_dps_on_the_scheduler(
     scheduler_without_dps: Client, client: Client, mode: str, optimizer: str

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import pairs, slow
 from conditions import until
 from distributed import Client, LocalCluster
 
@@ -202,8 +203,12 @@ class Killed(BaseException):
     """The creator's process has died: it does nothing more."""
 
 
-@pytest.mark.parametrize("point", ["prepare", "fill", "extend"])
-@pytest.mark.parametrize("nth", [1, 2])
+@pairs(
+    point=["prepare", "fill", "extend"],
+    nth=[1, 2],
+    way=["this process", "mapped", "stream", "calls"],
+    indirect=["way"],
+)
 def test_a_creator_that_dies_at_any_point_leaves_all_or_nothing(
     point: str, nth: int, way: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -251,7 +256,7 @@ def test_what_a_dead_creator_has_left_is_given_up(way: dict[str, Any]) -> None:
         assert server.pull("w").tolist() == [1] * 4
 
 
-@pytest.mark.parametrize(("point", "nth"), [("fill", 3), ("extend", 1)])
+@pytest.mark.parametrize(("point", "nth"), [("fill", 3), *slow(("extend", 1))])
 def test_a_mirror_that_takes_over_goes_on_with_a_creation(
     point: str, nth: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

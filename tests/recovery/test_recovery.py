@@ -385,7 +385,7 @@ def test_a_fit_by_a_table_goes_on(client: Client, monkeypatch: pytest.MonkeyPatc
     y = pd.Series((frame["u"].cat.codes + frame["v"].cat.codes) % 2)
     losses = killing_after(monkeypatch, 2, lambda: kill(client, min(client.nthreads())))
     model = dps.FMClassifier(
-        max_embeddings=4096, max_iter=400, tol=None, client=client, random_state=0, mode="async",
+        max_embeddings=4096, max_iter=150, tol=None, client=client, random_state=0, mode="async",
         alpha=1 / ROWS,
     ).fit(dd.from_pandas(frame, npartitions=6), dd.from_pandas(y, npartitions=6))  # fmt: skip
     assert_exact(model, model.plan_.rows)
@@ -529,7 +529,7 @@ def test_rows_are_sent_to_another_worker_where_one_dies_before_they_come(
     assert killed[0] in model.fit_report_.losses[0].what
 
 
-@pytest.mark.parametrize("phase", ["loading", "training"])
+@pytest.mark.parametrize("phase", ["training", *slow("loading")])
 def test_a_worker_that_is_retired_is_left_out(
     phase: str, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -970,7 +970,7 @@ def test_a_worker_that_is_to_hang_up_for_many_fits_at_once_lives_on() -> None:
             os.kill(pid, signal.SIGCONT)
 
 
-@pytest.mark.parametrize("threshold", ["10MB", "150kB"])
+@pytest.mark.parametrize("threshold", ["150kB", *slow("10MB")])
 def test_a_worker_that_dies_with_the_encoder_for_all_costs_no_row(
     threshold: str, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

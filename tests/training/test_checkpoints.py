@@ -254,7 +254,7 @@ def test_a_client_that_is_killed_is_resumed_in_another_process_with_the_same_bit
     np.testing.assert_array_equal(carry_of(whole).state, carry_of(resumed).state)
 
 
-@pytest.mark.parametrize("point", ["part", "manifest", "clear"])
+@pytest.mark.parametrize("point", ["manifest", *slow("part", "clear")])
 def test_a_crash_at_any_point_of_the_writing_leaves_one_to_go_on_from(
     point: str, tmp_path: Path
 ) -> None:

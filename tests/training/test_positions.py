@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -71,8 +72,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("epochs", [1, 4])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("case", "epochs"), [*zip(CASES, itertools.cycle([1, 4]), strict=False)])
 def test_a_fit_in_two_parts_has_the_bits_of_one(
     case: str, epochs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -109,9 +109,11 @@ def fit(loss: str, X: Any, y: Any, penalty: str | None, alpha: float, **options:
     return kind(loss, penalty=penalty, alpha=alpha, random_state=0, **options).fit(X, y)
 
 
-@pytest.mark.parametrize("penalty", PENALTIES)
-@pytest.mark.parametrize("name", ["breast cancer", "made"])
-@pytest.mark.parametrize("loss", ["log_loss", "squared_hinge", "modified_huber"])
+@pairs(
+    loss=["log_loss", "squared_hinge", "modified_huber"],
+    name=["breast cancer", "made"],
+    penalty=PENALTIES,
+)
 def test_smooth_losses_of_classes(loss: str, name: str, penalty: str) -> None:
     X, y = classes(name)
     alpha, share = 1e-3, PENALTIES[penalty]
