@@ -84,7 +84,16 @@ def precision_score(
     zero_division: float | Literal["warn"] = "warn",
     client: ClientLike | None = None,
 ) -> Any:
-    """Share of the rows with a predicted label that have it; parameters as of :func:`f1_score`.
+    """Share of the rows with a predicted label that have it.
+
+    Parameters
+    ----------
+    y_true, y_pred, labels, pos_label, average, sample_weight, zero_division, client
+        As for :func:`f1_score`.
+
+    Returns
+    -------
+    float, or array of shape (n_labels,) with ``average=None``
 
     Examples
     --------
@@ -112,7 +121,16 @@ def recall_score(
     zero_division: float | Literal["warn"] = "warn",
     client: ClientLike | None = None,
 ) -> Any:
-    """Share of the rows with a label of which it is predicted; parameters as of :func:`f1_score`.
+    """Share of the rows with a label for which it is predicted.
+
+    Parameters
+    ----------
+    y_true, y_pred, labels, pos_label, average, sample_weight, zero_division, client
+        As for :func:`f1_score`.
+
+    Returns
+    -------
+    float, or array of shape (n_labels,) with ``average=None``
 
     Examples
     --------

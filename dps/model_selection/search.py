@@ -123,10 +123,14 @@ class GridSearchCV(_OnDask, model_selection.GridSearchCV):
     Data of Dask is computed once, cut into folds where it lies, and held by the workers until the
     search ends. A fit of small data is a task on one of them. Others train on the pieces of all
     folds but one, without a copy of them, and on all workers. Parameters and attributes are
-    scikit-learn's, except for:
+    scikit-learn's.
 
     Parameters
     ----------
+    estimator : estimator
+        The estimator of dps, or a pipeline that ends in one, whose clones are fitted.
+    param_grid : dict or list of dict
+        Values to try for each parameter, by its name.
     cv : int, PartitionKFold, splitter or iterable, default=None
         For data of Dask. A number of folds, 5 by default, of rows, dealt out within each
         partition, stratified for a classifier; `dps.model_selection.PartitionKFold`; or row
@@ -141,6 +145,17 @@ class GridSearchCV(_OnDask, model_selection.GridSearchCV):
     n_jobs : int, default=None
         For data of Dask, how many fits of all workers are made at once, each from a thread of this
         process.
+    refit : bool, str or callable, default=True
+        Whether the best candidate is fitted on all rows; with several scores the name of the one
+        that decides, or a function that chooses from ``cv_results_``.
+    verbose : int, default=0
+        More than 0 prints a line for each fit.
+    pre_dispatch : int or str, default="2*n_jobs"
+        For local data, the number of fits that are handed out at once.
+    error_score : "raise" or float, default=nan
+        The score of a fit that fails, or "raise".
+    return_train_score : bool, default=False
+        Whether rows that were trained on are scored, too.
 
     Examples
     --------
@@ -160,7 +175,18 @@ class GridSearchCV(_OnDask, model_selection.GridSearchCV):
 class RandomizedSearchCV(_OnDask, model_selection.RandomizedSearchCV):
     """scikit-learn's `RandomizedSearchCV`, which also takes data of Dask.
 
-    As `GridSearchCV`, with candidates that are drawn by chance.
+    As `GridSearchCV`, with candidates that are drawn at random.
+
+    Parameters
+    ----------
+    param_distributions : dict or list of dict
+        For each parameter, by its name, a list of values or a distribution with a method `rvs`.
+    n_iter : int, default=10
+        Number of candidates.
+    random_state : int, RandomState or None, default=None
+        Seed of the draw.
+    estimator, cv, scoring, n_jobs, refit, verbose, pre_dispatch, error_score, return_train_score
+        As for `GridSearchCV`.
     """
 
     def _candidates(self) -> list[dict[str, Any]]:

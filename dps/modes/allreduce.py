@@ -28,7 +28,7 @@ _ALGORITHMS = ("direct", "ring")
 _OUTER = ("average", "nesterov")
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, kw_only=True)
 class AllReduce(PausingMode):
     r"""Replicas reduce their gradients and each applies the same update to its copy.
 
@@ -70,6 +70,10 @@ class AllReduce(PausingMode):
         Seconds between snapshots within an epoch, from which the same replicas continue after a
         loss or from a checkpoint. 0 takes one after each step, None only at the ends of epochs.
         Sparse steps, and `period` or `outer`, have none.
+    access : {"auto", "mapped", "stream"}, default="auto"
+        The way from replicas to the shards of their own host. "mapped" is shared memory, and an
+        error if it cannot be mapped. "stream" is a connection. "auto" takes shared memory if
+        possible, else a connection.
 
     Examples
     --------

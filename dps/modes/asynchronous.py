@@ -29,7 +29,7 @@ _COMPENSATIONS = ("age", "delay")
 _STRENGTH = 0.04
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, kw_only=True)
 class Async(Mode):
     r"""A shard applies each replica's gradient when it arrives.
 
@@ -55,6 +55,10 @@ class Async(Mode):
         Correction of gradients that miss updates, see the notes.
     compensation_strength : float, default=0.04
         :math:`\lambda` of ``compensation="delay"``.
+    access : {"auto", "mapped", "stream"}, default="auto"
+        The way from replicas to the shards of their own host. "mapped" is shared memory, and an
+        error if it cannot be mapped. "stream" is a connection. "auto" takes shared memory if
+        possible, else a connection.
 
     Notes
     -----

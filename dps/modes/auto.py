@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dps.server.shard import ChannelKind
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, kw_only=True)
 class Auto(Mode):
     """Sync, until another mode is chosen.
 

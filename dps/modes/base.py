@@ -49,7 +49,7 @@ class StepSpec:
     epoch_steps: int = 0  # steps of an epoch of the rank that has most
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, kw_only=True)
 class Mode(Configuration, ABC):
     """Base of the modes."""
 
@@ -185,7 +185,7 @@ class Mode(Configuration, ABC):
         """A rank's steps over all of its shards."""
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, kw_only=True)
 class PausingMode(Mode):
     """Base of modes whose replicas all take the same steps, so that they can pause together."""
 

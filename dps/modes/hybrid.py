@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from dps.server.shard import ChannelKind
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, kw_only=True)
 class Hybrid(Mode):
     r"""Dense tensors are trained synchronously, tables of embeddings asynchronously.
 
@@ -25,6 +25,13 @@ class Hybrid(Mode):
 
     No replica sums table rows or waits for them. A row that two replicas touch in one step is
     penalised once for each.
+
+    Parameters
+    ----------
+    access : {"auto", "mapped", "stream"}, default="auto"
+        The way from replicas to the shards of their own host. "mapped" is shared memory, and an
+        error if it cannot be mapped. "stream" is a connection. "auto" takes shared memory if
+        possible, else a connection.
 
     Examples
     --------

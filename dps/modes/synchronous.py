@@ -26,7 +26,7 @@ _LATE = ("drop", "add")
 _MOST_WITH_BACKUPS = 4095  # replicas; `backups.pyx` counts gradients in 12 bits
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, kw_only=True)
 class Sync(PausingMode):
     r"""Every update waits for all replicas (the default), or for all but the slowest.
 
@@ -54,6 +54,10 @@ class Sync(PausingMode):
         Seconds between snapshots within an epoch, from which the same replicas continue after a
         loss or from a checkpoint. 0 takes one after each step, None only at the ends of epochs.
         Sparse steps and backups have none.
+    access : {"auto", "mapped", "stream"}, default="auto"
+        The way from replicas to the shards of their own host. "mapped" is shared memory, and an
+        error if it cannot be mapped. "stream" is a connection. "auto" takes shared memory if
+        possible, else a connection.
 
     Examples
     --------

@@ -82,6 +82,15 @@ class _MeanScore(Score):
 class RowScore(_MeanScore):
     """The weighted mean over rows of a function of targets and predictions.
 
+    Parameters
+    ----------
+    function : callable
+        ``function(y_true, y_pred)`` returns an array of shape (n,), one number per row; higher is
+        better, so return minus an error. It gets some thousand rows per call.
+    response_method : {"predict", "predict_proba", "decision_function"}, default="predict"
+        What `y_pred` is: labels, or the numbers of a regression; probabilities, one column per
+        class in the order of ``classes_``; or raw outputs.
+
     Examples
     --------
     >>> import numpy as np
@@ -94,13 +103,7 @@ class RowScore(_MeanScore):
     1.0
     """
 
-    # ``function(y_true, y_pred)`` is a number a row, (n,), the higher the better: of an error
-    # return minus that. It is given some thousand rows at a time. On a cluster it must lie in a
-    # module that the workers can import.
     function: Callable[[np.ndarray, np.ndarray], Any]
-    # {"predict", "predict_proba", "decision_function"} what ``y_pred`` is: labels, or of a
-    # regression numbers; probabilities, a column a class in the order of ``classes_``; or raw
-    # outputs, a column each.
     response_method: str = "predict"
 
     def __post_init__(self) -> None:

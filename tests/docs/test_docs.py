@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import doctest
 import inspect
+import io
 import re
 import runpy
 import subprocess
@@ -38,11 +40,24 @@ def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
 
 
+#: A block of Python, and the block behind it that shows what it prints.
+PYTHON = re.compile(
+    r"^```python( torch)?\n(.*?)^```$(?:\n\n^```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL
+)
+
+
 def run(page: Path, module: ModuleType) -> None:
-    """Run the blocks of a page, one after another, as a reader would paste them."""
-    for language in ["python", "python torch"] if find_spec("torch") else ["python"]:
-        for block in blocks(page, language):
+    """Run the blocks of a page, as a reader would paste them; they print what the page shows."""
+    same = doctest.OutputChecker().check_output
+    for torch, block, shown in PYTHON.findall(page.read_text()):
+        if torch and not find_spec("torch"):
+            continue
+        with contextlib.redirect_stdout(io.StringIO()) as said:
             exec(compile(block, str(page), "exec"), vars(module))
+        if shown:
+            flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+            assert same(shown, said.getvalue(), flags), f"{block}\nprinted\n{said.getvalue()}"
+        print(said.getvalue())
 
 
 class Cluster(LocalCluster):

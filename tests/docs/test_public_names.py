@@ -113,6 +113,29 @@ def test_the_reference_has_a_page_for_every_public_name() -> None:
     assert sorted(listed) == sorted(public - {*MODULES, "dps.__version__"})
 
 
+def described(thing: Any) -> set[str]:
+    """Names in the section on parameters of a docstring."""
+    sections = re.split(r"\n\n(.+)\n-+\n", inspect.getdoc(thing) or "")
+    lines = dict(zip(sections[1::2], sections[2::2], strict=True)).get("Parameters", "")
+    names = re.findall(r"^(\S.*?)(?: : .*)?$", lines, re.MULTILINE)
+    return {name.lstrip("*") for line in names for name in line.split(", ")}
+
+
+@pytest.mark.parametrize(
+    "module", [m for m in MODULES if m not in ("dps.errors", "dps.estimators")]
+)
+def test_every_parameter_is_described(module: str) -> None:
+    if module == "dps.torch":
+        pytest.importorskip("torch")
+    found = importlib.import_module(module)
+    things = [getattr(found, name) for name in MODULES[module].split() if name != "torch"]
+    for thing in filter(callable, things):
+        if getattr(thing, "_is_protocol", False):
+            continue
+        wanted = set(inspect.signature(thing).parameters) - {"kwargs"}
+        assert not wanted - described(thing), thing
+
+
 @pytest.mark.parametrize("kind", OWN)
 def test_estimators_have_these_attributes_and_no_others(kind: str) -> None:
     make = getattr(dps, kind)

@@ -100,19 +100,40 @@ class ServedModel:
         return copy.copy(self._model)  # which may be trained on
 
     def predict(self, X: MatrixLike) -> Any:
-        """As the estimator's; of Dask collections lazy, by the model of now."""
+        """Predict with the current model; lazily for Dask collections.
+
+        Parameters
+        ----------
+        X : rows, as for the estimator's `predict`
+        """
         return self.model.predict(X)
 
     def predict_proba(self, X: MatrixLike) -> Any:
-        """As the estimator's; see `predict`."""
+        """Predict probabilities with the current model.
+
+        Parameters
+        ----------
+        X : rows, as for the estimator's `predict_proba`
+        """
         return self.model.predict_proba(X)
 
     def decision_function(self, X: MatrixLike) -> Any:
-        """As the estimator's; see `predict`."""
+        """Return the raw outputs of the current model.
+
+        Parameters
+        ----------
+        X : rows, as for the estimator's `decision_function`
+        """
         return self.model.decision_function(X)
 
     def score(self, X: MatrixLike, y: VectorLike, sample_weight: VectorLike | None = None) -> float:
-        """As the estimator's, of the model of now."""
+        """Score the current model.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            Rows, targets and weights, as for the estimator's `score`.
+        """
         return self.model.score(X, y, sample_weight)
 
     def __reduce__(self) -> Any:
