@@ -202,7 +202,8 @@ def next_days(rows: int, seeds: int) -> None:
         coming, clicked = split(make_day(max(rows // 3, 500), 2, seed))
         both = pd.concat([days[0][0], days[1][0]]), np.concatenate([days[0][1], days[1][1]])
         for name, kind in kinds.items():
-            options = {"random_state": 0, "encoder": FrameEncoder(n_buckets=2**14)}
+            encoder = FrameEncoder(n_buckets=2**14 if rows > 10_000 else 2**8)
+            options = {"random_state": 0, "encoder": encoder}
             first = kind(**options).fit(*days[0])
             models = [first, *(gone_on(first, days[1], part) for part in (rows, 1000))]
             models.append(kind(**options).fit(*both))
@@ -361,7 +362,7 @@ def from_files(rows: int, seeds: int) -> None:
 def main() -> None:
     parts = {"peers": beside_peers, "days": next_days, "files": from_files}
     chosen = options(__doc__ or "", repeat=1, rows=60_000, seeds=3, only=tuple(parts))
-    rows, seeds = (2_000, 1) if chosen.quick else (chosen.rows, chosen.seeds)
+    rows, seeds = (1_200, 1) if chosen.quick else (chosen.rows, chosen.seeds)
     for name, part in parts.items():
         if name in chosen.only:
             part(rows, seeds)

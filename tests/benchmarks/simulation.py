@@ -369,7 +369,8 @@ def measured(sizes: Sequence[int], counts: Sequence[int], chosen: Any) -> tuple[
     for n in counts:
         with ExitStack() as stack:
             client = Place(stack).cluster(n).client
-            cores[n] = usable_cores() - psutil.cpu_percent(chosen.idle) / 100 * psutil.cpu_count()
+            busy = psutil.cpu_percent(chosen.idle) / 100 * psutil.cpu_count()
+            cores[n] = max(0.05, usable_cores() - busy)  # other programs may take all of them
             for size in sizes:
                 fitted = exchanging(client, n, size, chosen.steps)
                 for mode in MODES:
