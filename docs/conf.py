@@ -27,8 +27,10 @@ extensions = [
 exclude_patterns = ["_templates"]
 templates_path = ["_templates"]
 # Inherited docstrings of scikit-learn name terms and sections of its guide. dps has no such roles.
-# The path of a checkout may contain a space.
-suppress_warnings = ["ref.ref", "ref.term", "sphinx_gallery.space_in_filename"]
+# The path of a checkout may contain a space. The order of the gallery is a class.
+suppress_warnings = [
+    "config.cache", "ref.ref", "ref.term", "sphinx_gallery.space_in_filename",
+]  # fmt: skip
 
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4
