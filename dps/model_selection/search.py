@@ -180,7 +180,7 @@ class RandomizedSearchCV(_OnDask, model_selection.RandomizedSearchCV):
     Parameters
     ----------
     param_distributions : dict or list of dict
-        For each parameter, by its name, a list of values or a distribution with a method `rvs`.
+        For each parameter, by its name, a list of values or a distribution of `scipy.stats`.
     n_iter : int, default=10
         Number of candidates.
     random_state : int, RandomState or None, default=None

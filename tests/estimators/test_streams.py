@@ -136,7 +136,8 @@ def test_a_stream_in_small_parts_learns_as_one_in_large_ones(kind: Any) -> None:
 @pytest.mark.parametrize("kind", [dps.LinearClassifier, dps.FMClassifier, dps.MLPClassifier])
 def test_a_stream_goes_on_from_a_fit_with_its_penalty(kind: Any, tmp_path: Path) -> None:
     X, y = words(6000, 1)
-    options = {"max_iter": 8} if kind is dps.MLPClassifier else {}
+    small = {"max_iter": 8, "hidden_layer_sizes": (16,)}
+    options = small if kind is dps.MLPClassifier else {}
     model = kind(random_state=0, **options).fit(X[:2000], y[:2000])
     found, before = model.alpha_, log_loss(y[4000:], model.predict_proba(X[4000:]))
     model.save(tmp_path / "model")
