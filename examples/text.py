@@ -57,7 +57,7 @@ def main(path: Path) -> None:
     model = LinearClassifier(random_state=0).fit(X, y)
     right = model.score(as_rows(test["text"]), test["spam"])
     print(f"{model.n_iter_} epochs with alpha={model.alpha_:.2g}")
-    print(f"{right:.3f} of {len(test):,} mails are told apart")
+    print(f"{right:.3f} of {len(test):,} mails are classified correctly")
 
 
 if __name__ == "__main__":

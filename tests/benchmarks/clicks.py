@@ -9,9 +9,9 @@ for one pass of `SGDClassifier`. LightGBM has its defaults, and the words are ca
 in PyTorch is DLRM, "Deep Learning Recommendation Model" (Naumov et al., 2019), with 16 factors,
 layers of 64 and 32, and Adagrad, after one epoch.
 
-Then how a model of 2^14 buckets for each column of strings goes on. It is fitted to the first day
-and predicts the third: without the second, after `partial_fit` of it in one call or in calls of
-1,000 rows, and fitted to both days.
+Then how a model of 2^14 buckets for each column of strings goes on (2^8 for up to 10,000 rows). It
+is fitted to the first day and predicts the third: without the second, after `partial_fit` of it in
+one call or in calls of 1,000 rows, and fitted to both days.
 
 Last, from a file of Parquet to a model on two workers of 2 GB, beside one pass of Vowpal Wabbit
 over its own text file; of more than two million rows to the linear model alone. Memory is the most

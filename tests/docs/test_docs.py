@@ -40,7 +40,7 @@ def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
 
 
-#: A block of Python, and the block behind it that shows what it prints.
+#: A block of Python, and the block after it that shows the output, if there is one.
 PYTHON = re.compile(
     r"^```python( torch)?\n(.*?)^```$(?:\n\n^```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL
 )
@@ -227,9 +227,9 @@ SLOW_EXAMPLES = {
     "larger_than_memory.py": "an evening adds 1.00 to the log odds",
     "pytorch_module.py": "2 replicas, accuracy 0.9",
     "read_while_training.py": "the same, loaded into three shards: True",
-    "resume.py": "40 epochs, the same bits as without a kill: True",
+    "resume.py": "resumed: True\n40 epochs, the same bits as without a kill: True",
     "search.py": "best: {'alpha': 1e-05, 'loss': 'huber'}",
-    "text.py": "of 1,600 mails are told apart",
+    "text.py": "of 1,600 mails are classified correctly",
 }
 
 
