@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import signature
@@ -13,6 +12,7 @@ import numpy as np
 from sklearn import metrics
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 
+from dps._warned import warned
 from dps.cluster.choice import client_of
 from dps.data.collections.partitions import as_pandas, is_dask
 from dps.data.collections.parts import Parts, held, one_graph
@@ -106,8 +106,7 @@ class Scorer:
         """
         made = _Made(labels)
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
+            with warned():
                 self(made, made.rows, made.labels)
         except ValueError as error:
             kinds = labels.shape[1:] or labels.tolist()

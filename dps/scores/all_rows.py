@@ -5,7 +5,6 @@ Each rank reports its rows, and the rank that closes an epoch asks the scorer ab
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from inspect import signature
@@ -17,6 +16,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.metrics import get_scorer, get_scorer_names
 from sklearn.utils.metaestimators import available_if
 
+from dps._warned import warned
 from dps.data.feed.targets import TargetEncoding
 from dps.losses import Loss
 from dps.scores.validation import SUMS, Score, seen
@@ -52,7 +52,7 @@ class _AllRowsScore(Score):
             y = np.concatenate([targets.loss.targets(codes)] * 2).reshape(2 * n_classes, -1)
         score = replace(self, targets=targets, n_raw=n_outputs, n_y=y.shape[1])
         try:
-            with warnings.catch_warnings(action="ignore"):
+            with warned():
                 raw, weight = np.ones((len(y), n_outputs)), np.ones(len(y))
                 score.value(score.sums(targets, y, raw, weight), 1.0)
         except Exception as error:

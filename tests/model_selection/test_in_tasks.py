@@ -156,3 +156,25 @@ def test_warnings_stay_with_their_threads() -> None:
     assert [{str(each) for each in of} for of in found] == [{"one"}, {"other"}]
     assert [len(of) for of in found] == [50, 50]
     assert shown == ["neither"]
+
+
+@pytest.mark.parametrize("action", ["error", "ignore"])
+def test_filters_of_the_process_do_not_matter(action: Any) -> None:
+    with warnings.catch_warnings(action=action):
+        before = [*warnings.filters]
+        with warned() as outer:
+            warnings.warn("first", stacklevel=1)
+            with warnings.catch_warnings(action=action), warned() as inner:
+                warnings.warn("second", stacklevel=1)
+            warnings.warn("third", stacklevel=1)
+        assert warnings.filters == before
+    assert [str(each) for each in outer] == ["first", "third"]
+    assert [str(each) for each in inner] == ["second"]
+
+
+def test_fits_at_once_leave_the_filters_of_the_process() -> None:
+    before = [*warnings.filters]
+    with ThreadPoolExecutor(8) as pool:
+        models = [dps.LinearClassifier(alpha="cv", random_state=seed) for seed in range(16)]
+        assert len([*pool.map(lambda model: model.fit(X, Y), models)]) == 16
+    assert warnings.filters == before

@@ -5,7 +5,6 @@ A sample has rows of all partitions. The copies are fitted in threads of this pr
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -16,6 +15,7 @@ import scipy.sparse
 from numpy.typing import NDArray
 from sklearn.base import clone
 
+from dps._warned import warned
 from dps.cluster.choice import in_this_process
 from dps.data.feed.blocks import as_rows
 from dps.data.feed.targets import TargetEncoding, as_targets
@@ -88,8 +88,7 @@ class Comparison:
         X, y, weight = rows if held else _some(rows, self._numbers != fold)
         left, of_left, weight_left = held or _some(rows, self._numbers == fold)
         stops = (left, of_left, weight_left) if self._stops else (None, None, None)
-        with in_this_process(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the final fit warns
+        with in_this_process(), warned():  # the final fit warns
             start = model._warm() if model.warm_start else None
             model._run(X, y, weight, stops, start=start, encoded=self._encoded)
             raw = RawPredictor(model._raw(), np.ascontiguousarray)(left)

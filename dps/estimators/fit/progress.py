@@ -10,10 +10,10 @@ import logging
 import math
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from dps._warned import warned
 from dps.training.epochs.records import EpochRecord
 
 #: Is told of closed epochs, in order.
@@ -63,10 +63,7 @@ def _bar(max_iter: int) -> Iterator[Progress]:
 
 def _tqdm() -> Any:
     """The class of bars."""
-    from tqdm import TqdmWarning
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", TqdmWarning)  # without ipywidgets a bar of text will do
+    with warned():  # without ipywidgets a bar of text will do
         from tqdm.auto import tqdm
     return tqdm
 
