@@ -1,8 +1,8 @@
 """Warnings of one thread, which other threads of the process neither lose nor get.
 
-`warnings.catch_warnings` changes the filters of the whole process: where two threads overlap, the
-filters of one stay for good. Here a filter matches the warnings of threads that keep their own,
-and of no others. So it does no harm where somebody's `catch_warnings` brings it back.
+Filters belong to the whole process: a block of one thread that changes them and puts them back may
+leave them changed for good if another thread's overlaps. Here a filter matches the warnings of
+threads that keep their own, and of no others. So it does no harm where such a block brings it back.
 """
 
 from __future__ import annotations

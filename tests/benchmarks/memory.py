@@ -179,8 +179,9 @@ def main() -> None:
     # Quickly: one of each container.
     kinds, modes = (KINDS[::2], MODES[:1]) if chosen.quick else (KINDS, MODES)
     rows, asked = [], []
-    *_, peak = measure("float32", "sync", MB)
-    print(f"a fit of 1 MB: {megabytes(peak)} MB above idle at its peak\n")
+    if not chosen.quick:
+        *_, peak = measure("float32", "sync", MB)
+        print(f"a fit of 1 MB: {megabytes(peak)} MB above idle at its peak\n")
     for kind in kinds:
         for mode in modes:
             runs = [measure(kind, mode, size) for _ in range(chosen.repeat)]
