@@ -3,12 +3,39 @@
 Owns the sentence of scikit-learn's parameter errors.
 """
 
+import inspect
+import re
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from numbers import Integral, Real
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 Closed = Literal["both", "left", "right", "neither"]
+_Class = TypeVar("_Class", bound=type)
+
+
+def in_order_of_docstring(cls: _Class) -> _Class:
+    """Show the keywords of a dataclass in the order of its docstring, not of its bases.
+
+    Examples
+    --------
+    >>> from dps import Sync
+    >>> [*inspect.signature(Sync).parameters]
+    ['backups', 'late_gradients', 'wire', 'snapshot_every', 'access']
+    """
+    text = inspect.cleandoc(cls.__doc__ or "").partition("\nParameters\n")[2]
+    lines = re.findall(r"^(\w+(?:, \w+)*) :", text, re.MULTILINE)
+    place = {name: place for place, name in enumerate(", ".join(lines).split(", "))}
+    makes: Any = cls.__init__  # type: ignore[misc]
+    signature = inspect.signature(makes)
+
+    def order(parameter: inspect.Parameter) -> tuple[int, int]:
+        keyword = parameter.kind is parameter.KEYWORD_ONLY
+        return parameter.kind, place.get(parameter.name, len(place)) if keyword else 0
+
+    ordered = sorted(signature.parameters.values(), key=order)
+    makes.__signature__ = signature.replace(parameters=ordered)
+    return cls
 
 
 class Configuration:

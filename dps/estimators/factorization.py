@@ -85,12 +85,17 @@ class _Machine(FittedModel):
         return self.model.inputs.touched(columns)
 
 
-_FM = """
+_FACTORS = """
 n_factors : int, default=16
     Number of factors of each column of the encoded rows.
 hidden_layer_sizes : tuple of int, default=()
     Units of layers on top of the factors, which are summed over each field. With layers it is
     DeepFM.
+"""
+
+_FM = """
+activation : {"relu", "silu", "tanh", "logistic", "identity"}, default="relu"
+    Of `hidden_layer_sizes`.
 alpha : float or "auto", default="auto"
     Strength of the L2 penalty: ``alpha / 2 * |w|**2`` is added to the mean loss of a row. With
     AdamW "auto" is 0, and the weight decay is 24 / (steps of an epoch), at most 0.1. With other
@@ -360,7 +365,7 @@ class _Factorization(Planned):
         return pd.DataFrame(values, row_names(self, self._model.inputs), names)
 
 
-@estimator(model=FactorizationMachine, fm=_FM, machine=_MACHINE)
+@estimator(model=FactorizationMachine, factors=_FACTORS, fm=_FM, machine=_MACHINE)
 class FMClassifier(_Factorization, Classifier):
     """A factorization machine for labels, trained where its data lies.
 
@@ -371,6 +376,7 @@ class FMClassifier(_Factorization, Classifier):
 
     Parameters
     ----------
+    <factors>
     loss : {"log_loss", "hinge", "squared_hinge", "modified_huber"} or Loss, default="log_loss"
     class_weight : dict, "balanced" or None, default=None
     <fm>
@@ -399,7 +405,7 @@ class FMClassifier(_Factorization, Classifier):
     loss: ClassificationLoss = "log_loss"
 
 
-@estimator(model=FactorizationMachine, fm=_FM, machine=_MACHINE)
+@estimator(model=FactorizationMachine, factors=_FACTORS, fm=_FM, machine=_MACHINE)
 class FMRegressor(_Factorization, Regressor):
     """A factorization machine for numbers, trained where its data lies.
 
@@ -408,6 +414,7 @@ class FMRegressor(_Factorization, Regressor):
 
     Parameters
     ----------
+    <factors>
     loss : str or Loss, default="squared_error"
         "squared_error", "huber", "epsilon_insensitive", "quantile" (the median;
         ``dps.losses.Quantile(0.9)`` another), or "poisson" (counts) and "gamma" (amounts), whose

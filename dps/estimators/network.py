@@ -68,8 +68,13 @@ _CLEAR = 3.0
 #: How it is looked for, see `Look`: after a share of the epochs, which favours weak ones a little.
 _COMPARED, _GAIN = 0.6, 0.05
 
-_MLP = """
+_UNITS = """
 hidden_layer_sizes : tuple of int, default=(128, 128)
+    Units of each hidden layer.
+activation : {"relu", "silu", "tanh", "logistic", "identity"}, default="relu"
+"""
+
+_MLP = """
 alpha : float or "auto", default="auto"
     Strength of the L2 penalty: ``alpha / 2 * |w|**2`` is added to the mean loss of a row, in units
     of the deviation of y. scikit-learn's networks divide theirs by the rows. With AdamW "auto" is 0
@@ -262,7 +267,7 @@ class _Perceptron(Planned):
         return [epoch["loss"] for epoch in self.history_]
 
 
-@estimator(model=Network, mlp=_MLP, network=_NETWORK)
+@estimator(model=Network, units=_UNITS, mlp=_MLP, network=_NETWORK)
 class MLPClassifier(_Perceptron, Classifier):
     """A multilayer perceptron for labels, trained where its data lies.
 
@@ -272,6 +277,7 @@ class MLPClassifier(_Perceptron, Classifier):
 
     Parameters
     ----------
+    <units>
     loss : {"log_loss", "hinge", "squared_hinge", "modified_huber"} or Loss, default="log_loss"
     class_weight : dict, "balanced" or None, default=None
     <mlp>
@@ -300,7 +306,7 @@ class MLPClassifier(_Perceptron, Classifier):
     loss: ClassificationLoss = "log_loss"
 
 
-@estimator(model=Network, mlp=_MLP, network=_NETWORK)
+@estimator(model=Network, units=_UNITS, mlp=_MLP, network=_NETWORK)
 class MLPRegressor(_Perceptron, Regressor):
     """A multilayer perceptron for numbers, trained where its data lies.
 
@@ -310,6 +316,7 @@ class MLPRegressor(_Perceptron, Regressor):
 
     Parameters
     ----------
+    <units>
     loss : str or Loss, default="squared_error"
         "squared_error", "huber", "epsilon_insensitive", "quantile" (the median;
         ``dps.losses.Quantile(0.9)`` another), or "poisson" (counts) and "gamma" (amounts), whose

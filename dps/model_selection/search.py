@@ -131,14 +131,6 @@ class GridSearchCV(_OnDask, model_selection.GridSearchCV):
         The estimator of dps, or a pipeline that ends in one, whose clones are fitted.
     param_grid : dict or list of dict
         Values to try for each parameter, by its name.
-    cv : int, PartitionKFold, splitter or iterable, default=None
-        For data of Dask. A number of folds, 5 by default, of rows, dealt out within each
-        partition, stratified for a classifier; `dps.model_selection.PartitionKFold`; or row
-        numbers over all partitions: pairs of those to train on and those to score on, or a splitter
-        of scikit-learn's that makes them of numbers alone, such as `PredefinedSplit` or
-        `TimeSeriesSplit`, of numbers and ``fit(..., groups=)``, such as `GroupKFold`, or of
-        labels too, such as `StratifiedGroupKFold`: groups and labels come to this process. Where
-        lengths are unknown, rows are counted first.
     scoring : str, callable, list, tuple or dict, default=None
         For data of Dask, names that `dps.metrics.get_scorer` knows, or callables
         ``(estimator, X, y) -> float``, which are given lazy data on the estimator's client.
@@ -148,6 +140,14 @@ class GridSearchCV(_OnDask, model_selection.GridSearchCV):
     refit : bool, str or callable, default=True
         Whether the best candidate is fitted on all rows; with several scores the name of the one
         that decides, or a function that chooses from ``cv_results_``.
+    cv : int, PartitionKFold, splitter or iterable, default=None
+        For data of Dask. A number of folds, 5 by default, of rows, dealt out within each
+        partition, stratified for a classifier; `dps.model_selection.PartitionKFold`; or row
+        numbers over all partitions: pairs of those to train on and those to score on, or a splitter
+        of scikit-learn's that makes them of numbers alone, such as `PredefinedSplit` or
+        `TimeSeriesSplit`, of numbers and ``fit(..., groups=)``, such as `GroupKFold`, or of
+        labels too, such as `StratifiedGroupKFold`: groups and labels come to this process. Where
+        lengths are unknown, rows are counted first.
     verbose : int, default=0
         More than 0 prints a line for each fit.
     pre_dispatch : int or str, default="2*n_jobs"
@@ -179,13 +179,17 @@ class RandomizedSearchCV(_OnDask, model_selection.RandomizedSearchCV):
 
     Parameters
     ----------
+    estimator
+        As for `GridSearchCV`.
     param_distributions : dict or list of dict
         For each parameter, by its name, a list of values or a distribution of `scipy.stats`.
     n_iter : int, default=10
         Number of candidates.
+    scoring, n_jobs, refit, cv, verbose, pre_dispatch
+        As for `GridSearchCV`.
     random_state : int, RandomState or None, default=None
         Seed of the draw.
-    estimator, cv, scoring, n_jobs, refit, verbose, pre_dispatch, error_score, return_train_score
+    error_score, return_train_score
         As for `GridSearchCV`.
     """
 

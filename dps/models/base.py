@@ -135,8 +135,13 @@ class Model(Protocol):
     def kernel(self) -> Gradient | None:
         """`loss_gradient` for native loops, None where there is none."""
 
-    def initial(self) -> Any:
+    def initial(self, rng: Any) -> Any:
         """Return the parameters training starts from.
+
+        Parameters
+        ----------
+        rng : numpy.random.Generator
+            Of the fit's seed.
 
         Returns
         -------

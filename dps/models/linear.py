@@ -126,7 +126,7 @@ class LinearModel:
             )  # fmt: skip
         return self._kernel
 
-    def initial(self) -> Any:
+    def initial(self, rng: Any = None) -> Any:
         """Return zeros, see `Model.initial`."""
         return np.zeros(self.layout.size, self.dtype)
 

@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from dps._parameters import check_integer, check_real
+from dps._parameters import check_integer, check_real, in_order_of_docstring
 from dps._runtime.modes.allreduce import AllReduceChannel, AllReduceStep
 from dps._runtime.modes.local import LocalStep
 from dps._runtime.modes.ring import RingStep
@@ -28,6 +28,7 @@ _ALGORITHMS = ("direct", "ring")
 _OUTER = ("average", "nesterov")
 
 
+@in_order_of_docstring
 @dataclass(frozen=True, repr=False, kw_only=True)
 class AllReduce(PausingMode):
     r"""Replicas reduce their gradients and each applies the same update to its copy.

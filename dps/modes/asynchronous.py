@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
-from dps._parameters import check_integer, check_real
+from dps._parameters import check_integer, check_real, in_order_of_docstring
 from dps._runtime.modes.aggregate import GatheringChannel, GatheringStep
 from dps._runtime.modes.asynchronous import AsynchronousChannel, AsynchronousStep
 from dps._runtime.modes.bounded import BoundedChannel, BoundedStep
@@ -29,6 +29,7 @@ _COMPENSATIONS = ("age", "delay")
 _STRENGTH = 0.04
 
 
+@in_order_of_docstring
 @dataclass(frozen=True, repr=False, kw_only=True)
 class Async(Mode):
     r"""A shard applies each replica's gradient when it arrives.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from dps._parameters import in_order_of_docstring
 from dps._runtime.modes.hybrid import HybridChannel
 from dps._runtime.modes.synchronous import SynchronousStep
 from dps.modes.base import Mode, StepSpec
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from dps.server.shard import ChannelKind
 
 
+@in_order_of_docstring
 @dataclass(frozen=True, repr=False, kw_only=True)
 class Hybrid(Mode):
     r"""Dense tensors are trained synchronously, tables of embeddings asynchronously.

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from dps._parameters import check_integer
+from dps._parameters import check_integer, in_order_of_docstring
 from dps._runtime.modes.backups import BackupsChannel, BackupsStep
 from dps._runtime.modes.synchronous import SynchronousChannel, SynchronousStep
 from dps._runtime.wire.message import Coding
@@ -26,6 +26,7 @@ _LATE = ("drop", "add")
 _MOST_WITH_BACKUPS = 4095  # replicas; `backups.pyx` counts gradients in 12 bits
 
 
+@in_order_of_docstring
 @dataclass(frozen=True, repr=False, kw_only=True)
 class Sync(PausingMode):
     r"""Every update waits for all replicas (the default), or for all but the slowest.

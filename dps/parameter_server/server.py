@@ -56,7 +56,7 @@ class ParameterServer(NamedTensors):
 
     With a Dask client the shards are Actors on its workers. Without one they are in this process,
     and threads share them. A server with a name lives until `close`, even if the client that made
-    it leaves. A server without a name ends with that client.
+    it leaves. A server without a name ends with this object.
 
     The process of the shard applies writes to a part of a tensor one after another, so counts are
     exact, and a caller that dies leaves no partial write. A read sees a part between two writes. A

@@ -60,12 +60,6 @@ class FrameEncoder(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):
         for a column each. The bucket depends on the category's text alone, so it is the same in
         every process and for every dtype. None makes a column for each category, and 65,536 buckets
         for lists and interactions.
-    shared : bool, default=False
-        If True, all columns that are hashed share `n_buckets`, as all features of Vowpal Wabbit
-        share the 2**18 of its ``-b 18``, and are one field of a factorization machine.
-    logarithms : sequence of column names or None, default=()
-        Columns of numbers with long tails, which become their logarithms, by `np.arcsinh`: of any
-        sign, and zero at zero.
     missing : {"indicator", "mean", "error"}, default="indicator"
         Treatment of missing values. With "indicator" a missing number becomes the mean of the
         training rows, a missing list zeros, and a column ``missingindicator_age`` marks them if
@@ -96,6 +90,12 @@ class FrameEncoder(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):
     dtype : {"auto", "float32", "float64"} or dtype, default="auto"
         Dtype of the encoded values. "auto" is float32 if that changes no value (categories, counts,
         bool, float32, and whole numbers up to 2**24, also with gaps), else float64.
+    shared : bool, default=False
+        If True, all columns that are hashed share `n_buckets`, as all features of Vowpal Wabbit
+        share the 2**18 of its ``-b 18``, and are one field of a factorization machine.
+    logarithms : sequence of column names or None, default=()
+        Columns of numbers with long tails, which become their logarithms, by `np.arcsinh`: of any
+        sign, and zero at zero.
 
     Attributes
     ----------

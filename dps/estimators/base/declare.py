@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar, dataclass_transform
 
 import dps
+from dps._parameters import in_order_of_docstring
 from dps.estimators.base.habits import checks_names
 from dps.estimators.base.nested import MakesModel, takes_options
 from dps.estimators.base.parameters import SHARED
@@ -52,6 +53,7 @@ def estimator(model: type | None = None, **pieces: str) -> Callable[[_Class], _C
         for parameter in fields(new):
             text = text.replace(f"<{parameter.name}>", str(parameter.default))
         new.__doc__ = text
+        in_order_of_docstring(new)
         if model is not None:
             new._model_type = model
         checks_names(new)

@@ -50,7 +50,6 @@ warm_start : bool, default=False
 
 #: Training of networks and factorization machines.
 _PLANNED = """
-activation : {"relu", "silu", "tanh", "logistic", "identity"}, default="relu"
 dropout : float, default=0.15
     Share of the units of each hidden layer that are dropped for a training row.
 learning_rate : float, Schedule or str, default="auto"

@@ -275,8 +275,7 @@ class Survey(Request):
             start.check(model)
             params = start.params.astype(model.dtype, copy=False)
         elif params is None:
-            initial: Any = model.initial
-            params = initial(np.random.default_rng(self.seed))
+            params = model.initial(np.random.default_rng(self.seed))
         if state is None:
             state, _ = starting_state(start, optimizer, model)
         if stopping is None:
