@@ -40,6 +40,7 @@ autodoc_mock_imports = [] if find_spec("torch") else ["torch"]
 autodoc_typehints = "none"  # numpydoc shows the types of the docstrings
 numpydoc_show_class_members = False
 numpydoc_class_members_toctree = False
+toc_object_entries_show_parents = "hide"
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 
@@ -77,6 +78,7 @@ sphinx_gallery_conf = {
 html_theme = "pydata_sphinx_theme"
 html_title = f"dps {version}"
 html_theme_options = {
+    "header_links_before_dropdown": 4,
     "show_toc_level": 2,
     "navigation_with_keys": False,
     "show_prev_next": True,
