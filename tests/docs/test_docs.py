@@ -40,17 +40,17 @@ def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
 
 
-#: A block of Python, and the block after it that shows the output, if there is one.
+#: A block of Python, with a package that it needs, and the block after it that shows the output.
 PYTHON = re.compile(
-    r"^```python( torch)?\n(.*?)^```$(?:\n\n^```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL
+    r"^```python(?: (\w+))?\n(.*?)^```$(?:\n\n^```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL
 )
 
 
 def run(page: Path, module: ModuleType) -> None:
     """Run the blocks of a page, as a reader would paste them; they print what the page shows."""
     same = doctest.OutputChecker().check_output
-    for torch, block, shown in PYTHON.findall(page.read_text()):
-        if torch and not find_spec("torch"):
+    for package, block, shown in PYTHON.findall(page.read_text()):
+        if package and not find_spec(package):
             continue
         with contextlib.redirect_stdout(io.StringIO()) as said:
             exec(compile(block, str(page), "exec"), vars(module))
@@ -218,7 +218,7 @@ EXAMPLES = {
     "shared_value.py": "the second sees       -0.229",
 }
 #: Fewer rows than by default.
-ARGUMENTS = {"click_logs.py": ["10000"]}
+ARGUMENTS = {"click_logs.py": ["4000"]}
 SLOW_EXAMPLES = {
     "click_logs.py": "LinearClassifier",
     "compare_modes.py": "allreduce",
@@ -273,6 +273,20 @@ def test_the_extras_that_pages_name_can_be_installed() -> None:
     named = {name for page in PAGES for name in re.findall(r"dps\[(\w+)\]", page.read_text())}
     assert "progress" in named  # scikit-learn's bar needs rich, and does not bring it along
     assert named <= set(project["optional-dependencies"])
+
+
+def test_the_versions_of_the_page_are_those_of_the_project() -> None:
+    text = (ROOT / "docs" / "start" / "install.md").read_text()
+    table = text.partition("## Versions")[2].partition("##")[0]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lists = [*project["dependencies"], *project["optional-dependencies"]["torch"]]
+    wanted = dict(re.findall(r"([\w-]+)(?:\[[\w,]+\])?>=([\d.]+)", "\n".join(lists)))
+    said = re.findall(r"^\| ([\w, -]+) \| ([\d.]+) \|", table, re.MULTILINE)
+    assert len(said) == 7
+    for names, version in said:
+        for name in names.split(", "):
+            where = project["requires-python"][2:] if name == "CPython" else wanted[name]
+            assert where == version, name
 
 
 def anchors(page: Path) -> set[str]:
