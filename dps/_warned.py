@@ -1,8 +1,7 @@
 """Warnings of one thread, which other threads of the process neither lose nor get.
 
-Filters belong to the whole process: a block of one thread that changes them and puts them back may
-leave them changed for good if another thread's overlaps. Here a filter matches the warnings of
-threads that keep their own, and of no others. So it does no harm where such a block brings it back.
+Filters and `warnings.showwarning` belong to the whole process: a block of one thread that changes
+them and puts them back may leave them changed for good where another thread's block overlaps.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 _lock = threading.Lock()
@@ -19,33 +18,29 @@ _before: Any = warnings.showwarning
 _of_thread = threading.local()
 
 
-class _Kept(type):
-    """The class of `_OfThisThread`."""
-
-    def __subclasscheck__(cls, other: type) -> bool:
-        return hasattr(_of_thread, "found")
-
-
-class _OfThisThread(Warning, metaclass=_Kept):
-    """Category of every warning, in a thread that keeps its own."""
-
-
-_FILTER = ("always", None, _OfThisThread, None, 0)
+def warn(
+    message: str | Warning, category: type[Warning] = UserWarning, stacklevel: int = 1
+) -> None:
+    """Warn as `warnings.warn` does, or add to the list of this thread, whatever filters say."""
+    if hasattr(_of_thread, "found"):
+        _of_thread.found.append(message if isinstance(message, Warning) else category(message))
+    else:
+        warnings.warn(message, category, stacklevel + 1)
 
 
 @contextmanager
 def warned() -> Iterator[list[Warning]]:
-    """Yield a list that gets the warnings of this thread, whatever the process's filters say.
+    """Yield a list that gets the warnings of this thread, in place of its log.
 
-    `warnings.showwarning` is the process's, so the first thread replaces it and the last one puts
-    it back. Other threads' warnings go to the one before.
+    Those of other packages come by `warnings.showwarning`, if no filter ignores them or makes them
+    errors. The first thread replaces it, and the last one puts it back. Other threads' warnings go
+    to the one before.
     """
     global _inside, _before
     outer = getattr(_of_thread, "found", None)
     with _lock:
-        # It comes first from now on. Either way, a warning that has been shown is shown again.
-        first = warnings.filters[:1] == [_FILTER]
-        warnings.simplefilter("always", _OfThisThread, append=first)
+        with warnings.catch_warnings():  # those that have been shown before are shown again
+            pass
         if warnings.showwarning is not _show:
             _before, warnings.showwarning = warnings.showwarning, _show
         _inside += 1
@@ -59,11 +54,8 @@ def warned() -> Iterator[list[Warning]]:
             _of_thread.found = outer
         with _lock:
             _inside -= 1
-            if _inside == 0:
-                with suppress(ValueError):
-                    list.remove(warnings.filters, _FILTER)  # type: ignore[arg-type]
-                if warnings.showwarning is _show:
-                    warnings.showwarning = _before
+            if _inside == 0 and warnings.showwarning is _show:
+                warnings.showwarning = _before
 
 
 def _show(message: Any, *args: Any, **options: Any) -> None:

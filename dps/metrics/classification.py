@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dps._warned import warn
 from dps.metrics.checks import of_labels, of_scores
 from dps.metrics.sums import Metric, of_partitions, same_shape
 from dps.scores.formulas import equal, negative_logs
@@ -226,7 +226,7 @@ class Totals(NamedTuple):
 
 def _warn_unless_ones(looked: Sequence[Totals]) -> None:
     if not all(part.ones for part in looked):
-        warnings.warn(
+        warn(
             "The y_prob values do not sum to one. Make sure to pass probabilities.",
             UserWarning,
             stacklevel=4,
@@ -258,7 +258,7 @@ def _by_label(
     found = np.unique(np.concatenate([part.classes for part in looked]))
     known = found if labels is None else np.unique(labels)
     if labels is not None and [*labels] != sorted(labels):
-        warnings.warn(
+        warn(
             f"Labels passed were {[*labels]}. The columns of y_pred are taken to be those of the "
             f"sorted labels, {known.tolist()}.",
             UserWarning,

@@ -6,7 +6,6 @@ means: no sums cancel, and the data is read once.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.utils.stats import _weighted_percentile
 
+from dps._warned import warn
 from dps.metrics.checks import of_counts, of_numbers, of_positive
 from dps.metrics.classification import brier_of, log_loss_of, totals
 from dps.metrics.regression import of_outputs
@@ -203,7 +203,7 @@ def _sums(codes: NDArray[np.intp], values: NDArray[np.float64]) -> NDArray[np.fl
 
 
 def _undefined() -> float:
-    warnings.warn(
+    warn(
         "D^2 score is not well-defined with less than two samples.",
         UndefinedMetricWarning,
         stacklevel=4,

@@ -8,7 +8,6 @@ scores and on no order of merging.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.exceptions import UndefinedMetricWarning
 
+from dps._warned import warn
 from dps.metrics.checks import of_scores
 from dps.metrics.sums import Metric, merged, same_shape
 
@@ -286,7 +286,7 @@ def _binary(counts: _Counts, max_fpr: float | None) -> float:
 
 
 def _undefined() -> float:
-    warnings.warn(
+    warn(
         "Only one class is present in y_true. ROC AUC score is not defined in that case.",
         UndefinedMetricWarning,
         stacklevel=5,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.exceptions import UndefinedMetricWarning
 
+from dps._warned import warn
 from dps.metrics.checks import Check, of_counts, of_numbers, of_positive
 from dps.metrics.sums import Metric, of_partitions, same_shape
 from dps.scores import formulas
@@ -191,7 +191,7 @@ def r2_score(
     """
     parts = of_partitions(_moments, of_numbers, y_true, y_pred, sample_weight, client)
     if sum(part[0] for part in parts) < 2:
-        warnings.warn(
+        warn(
             "R^2 score is not well-defined with less than two samples.",
             UndefinedMetricWarning,
             stacklevel=3,

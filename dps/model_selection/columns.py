@@ -5,7 +5,6 @@ What stands in for a class that a model does not know is what scikit-learn has t
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dps._warned import warn
 from dps.data.collections.parts import Parts, blocks_of, frame_of
 
 _METHODS = ("predict_proba", "predict_log_proba", "decision_function")
@@ -41,7 +41,7 @@ def _spread(made: Any, classes: np.ndarray, every: np.ndarray, method: str) -> A
             f"Only {len(classes)} classes in training fold, but {len(every)} in overall dataset: "
             f"their decision_function has no column for each. {remedy}"
         )
-    warnings.warn(
+    warn(
         f"Number of classes in training fold ({len(classes)}) does not match total number of "
         f"classes ({len(every)}). Results may not be appropriate for your use case. {remedy}",
         RuntimeWarning,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 import traceback
-import warnings
 from dataclasses import dataclass
 from functools import partial
 from inspect import signature
@@ -20,7 +19,7 @@ from sklearn.model_selection._validation import (
 from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
 from sklearn.utils.parallel import Parallel, delayed
 
-from dps._warned import warned
+from dps._warned import warn, warned
 from dps.errors import DPSError, NonFiniteError
 from dps.metrics import get_scorer, get_scorer_names
 from dps.metrics.scorers import Scorer, Scorers, gathering
@@ -166,7 +165,7 @@ class Evaluation:
         found = []
         for scores, said in data.in_tasks(partial(_task, self, alone), candidates):
             for each in said:
-                warnings.warn(each, stacklevel=4)
+                warn(each, stacklevel=4)
             found.append(scores)
         return found
 
@@ -231,7 +230,7 @@ class Evaluation:
         except Exception as error:
             if self.error_score == "raise" or _is_of_cluster(error):
                 raise
-            warnings.warn(
+            warn(
                 "Scoring failed. The score on this train-test partition for these parameters will "
                 f"be set to {self.error_score}. Details: \n{traceback.format_exc()}",
                 UserWarning,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,13 +68,15 @@ class LeastSquares:
 
     def _by_descent(self, l1: float, l2: float) -> NDArray[np.float64] | None:
         """Run scikit-learn's coordinate descent on as many rows as columns, with these products."""
+        from sklearn.exceptions import ConvergenceWarning
         from sklearn.linear_model import enet_path
 
         values, vectors = _eigen(self.products)
         rows = np.sqrt(len(values)) * np.sqrt(values)[:, None] * vectors.T
         targets = np.sqrt(len(values)) * (vectors.T @ self.cross) / np.sqrt(values)[:, None]
         coef, most = np.empty_like(self.cross), min(_MOST_PASSES, _SECOND // len(self.cross) ** 2)
-        with warned():  # the gap says whether it has converged
+        # The gap says whether it has converged, whatever filters of warnings there are.
+        with warned(), suppress(ConvergenceWarning):
             for output, column in enumerate(targets.T):
                 _, path, gaps = enet_path(
                     rows, column, l1_ratio=l1 / (l1 + l2), alphas=[l1 + l2],
@@ -82,7 +85,8 @@ class LeastSquares:
                 if gaps[0] > 1.01 * _GAP * (column @ column) / len(rows):
                     return None
                 coef[:, output] = path[:, 0]
-        return coef
+            return coef
+        return None
 
 
 def _eigen(products: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -7,10 +7,10 @@ decides whether there is a fit.
 from __future__ import annotations
 
 import importlib.metadata
-import warnings
 import weakref
 from typing import Any
 
+from dps._warned import warn
 from dps.errors import VersionError
 
 #: Clients whose scheduler has been asked.
@@ -48,7 +48,7 @@ def show_fits(client: Any, timeout: float) -> None:
     except Exception as error:  # of the scheduler's process, whatever that is made of
         why = f"the scheduler cannot make it ({error!r}); is dps installed there?"
     if why is not None:
-        warnings.warn(
+        warn(
             f"the dashboard shows no page of dps: {why}. Training goes on without it.",
             stacklevel=2,
         )

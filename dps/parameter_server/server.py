@@ -6,12 +6,12 @@ How it is made, found, watched, saved and ended. Reads and writes are in ``tenso
 from __future__ import annotations
 
 import secrets
-import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
+from dps._warned import warn
 from dps.cluster.options import Options
 from dps.errors import ServerLostError
 from dps.optimizers import Optimizer
@@ -341,7 +341,7 @@ class ParameterServer(NamedTensors):
         write_server(path, self._requests.spec, whole, notes)
         if gone:
             said = "; ".join(str(error) for error in gone.values())
-            warnings.warn(
+            warn(
                 f"{path} lacks what is lost: {said}. Zeros stand for rows of arrays, and rows of "
                 f"tables are left out{', and so are notes' if 0 in gone else ''}",
                 UserWarning,

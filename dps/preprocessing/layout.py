@@ -6,7 +6,6 @@ It travels to workers, and turns what was read of a partition into CSR.
 from __future__ import annotations
 
 import uuid
-import warnings
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +18,7 @@ import scipy.sparse
 
 from dps._kernels.encode import RowEncoder
 from dps._kernels.gather import ColumnTable
+from dps._warned import warn
 from dps.data.keep.tables import FieldTable
 from dps.data.survey.defects import gaps_message
 from dps.preprocessing.columns import (
@@ -139,7 +139,7 @@ class FrameLayout:
         except ColumnError as error:
             raise error.at(place) from None
         if self.missing == "indicator" and (gaps := self._new_gaps(frame)):
-            warnings.warn(gaps_message(place, gaps, frame.rows), UserWarning, stacklevel=2)
+            warn(gaps_message(place, gaps, frame.rows), UserWarning, stacklevel=2)
         return encoded
 
     def _new_gaps(self, read: ReadFrame) -> list[tuple[Any, int]]:

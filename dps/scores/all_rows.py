@@ -6,6 +6,7 @@ Each rank reports its rows, and the rank that closes an epoch asks the scorer ab
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from inspect import signature
 from typing import Any
@@ -52,7 +53,7 @@ class _AllRowsScore(Score):
             y = np.concatenate([targets.loss.targets(codes)] * 2).reshape(2 * n_classes, -1)
         score = replace(self, targets=targets, n_raw=n_outputs, n_y=y.shape[1])
         try:
-            with warned():
+            with warned(), suppress(Warning):  # which may be errors in this process
                 raw, weight = np.ones((len(y), n_outputs)), np.ones(len(y))
                 score.value(score.sums(targets, y, raw, weight), 1.0)
         except Exception as error:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from dps._warned import warn
 from dps.server.group.session import Check, Local, Session, Stores
 from dps.server.shard import ShardStatus
 from dps.server.store.snapshots import Snapshot
@@ -111,7 +111,7 @@ class Progress:
         for at in lost:
             records[at] = EpochRecord.unknown(first + at, len(self._plan.ranks))
         if lost:
-            warnings.warn(
+            warn(
                 f"the records of {len(lost)} epochs (from {first + lost[0]} to {first + lost[-1]}) "
                 f"are lost, and NaN in history_: more than {HISTORY} epochs were closed between "
                 "two fetches of them. The model is that of the last epoch all the same",

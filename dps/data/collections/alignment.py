@@ -7,11 +7,11 @@ known lengths do not say when the partitions have been computed.
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
 
+from dps._warned import warn
 from dps.data.collections.partitions import Partition, is_dask, is_dask_frame, is_list
 from dps.data.collections.parts import Parts, one_graph
 from dps.data.collections.results import results_of
@@ -33,7 +33,7 @@ def partitions_of(
     Raises ValueError: numbers of partitions or known lengths differ; numbers and remedy are named.
     """
     if hasattr(X, "rechunk") and X.ndim > 1 and len(X.chunks[1]) > 1:
-        warnings.warn(
+        warn(
             f"{names[0]} is cut in {len(X.chunks[1])} chunks of columns and is rechunked to whole "
             f"rows; {names[0]}.rechunk({{1: -1}}) before avoids this warning",
             UserWarning,

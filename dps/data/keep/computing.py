@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import logging
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import dask
 from dask.callbacks import Callback
 
+from dps._warned import warn
 from dps.data.collections.partitions import Counted, Partition
 from dps.data.collections.results import computing
 from dps.data.collections.sealed import identity, sealed
@@ -96,7 +96,7 @@ def storage_for(
         if heard:
             _log.info("%s: Dask computes them together, and spills what does not fit", why)
             return Keeping(fit, cache)
-        warnings.warn(
+        warn(
             f"{why}: they are kept as by default, since dps.cache=None would do all that work "
             "again for each",
             UserWarning,

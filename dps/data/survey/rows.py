@@ -6,7 +6,6 @@ It knows nothing of workers: `inspect_partition` is run wherever a partition is,
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,6 +15,7 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
+from dps._warned import warn
 from dps.data.feed.blocks import as_rows
 from dps.data.feed.targets import as_targets
 from dps.data.keep.streams import Stream, open_partition
@@ -164,7 +164,7 @@ def warn_unless_repeated(found: Sequence[DataSummary], of: str = "") -> None:
     """Warn where a source that is read in each epoch had other rows the second time."""
     other = [number for number, part in enumerate(found) if not part.repeats]
     if other:
-        warnings.warn(
+        warn(
             f"partition {other[0]}{of} has other rows each time it is computed"
             + (f", as have {len(other) - 1} more" if len(other) > 1 else "")
             + ", and it is computed in each epoch: rows that are held out of one epoch are "

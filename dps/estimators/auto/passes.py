@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dps._warned import warn
 from dps.losses import Loss
 from dps.models.linear import ROUNDINGS
 
@@ -102,7 +102,7 @@ def _warn_of_far_columns(
         (variance > (4 * rounding) ** 2) & (variance < (ROUNDINGS * rounding) ** 2)
     )
     if len(far):
-        warnings.warn(
+        warn(
             f"columns {far[:5].tolist()} of X ({len(far)} in all) are left out: their means are so "
             f"large that {dtype} keeps few digits of how they vary. Subtract the means, or give "
             "float64",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 
 from dps._sklearn import FRAMES
+from dps._warned import warn
 from dps.cluster.choice import cluster_for
 from dps.data.collections.alignment import in_memory
 from dps.data.collections.partitions import Partition, is_dask, is_frame, is_list
@@ -120,7 +120,7 @@ def fit(
             raise after
     watching.end()
     if (no_better := estimator.fit_report_.no_better) is not None:
-        warnings.warn(constant_is_as_good(*no_better), UserWarning, stacklevel=4 + FRAMES)
+        warn(constant_is_as_good(*no_better), UserWarning, stacklevel=4 + FRAMES)
     if not estimator._ends_as_planned or job.full_batch is not None:
         _warn_unless_converged(result, request.tol, job.stopping.max_iter)
 
@@ -333,7 +333,7 @@ def _planned(survey: Survey) -> Job:
 
 def _warn_unless_converged(result: FitResult, tol: float | None, max_iter: int) -> None:
     if tol is not None and result.history[-1].last and not result.history[-1].converged:
-        warnings.warn(
+        warn(
             f"the loss still improved by more than tol={tol:g} after max_iter={max_iter} "
             "epochs: raise max_iter, or tol",
             ConvergenceWarning,

@@ -8,7 +8,6 @@ number of partitions would look at other rows.
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Iterable
 from dataclasses import replace
 from hashlib import sha256
@@ -19,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
+from dps._warned import warn
 from dps.estimators.fit.strength import Strength
 from dps.estimators.fit.survey import Survey
 from dps.files.directories import file_system
@@ -107,7 +107,7 @@ class Resumption:
             self._found = files.newest(self._path)
             self._check_parameters()
         elif (left := files.unfinished(self._path)) is not None:
-            warnings.warn(
+            warn(
                 f"{left} is a checkpoint of a fit that has not come to its end. This fit begins "
                 "anew, since it was not given resume=True, and removes it once a checkpoint of its "
                 "own is whole",

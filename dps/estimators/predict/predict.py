@@ -7,7 +7,6 @@ included; NumPy for the rest.
 from __future__ import annotations
 
 import threading
-import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ import scipy.sparse
 from numpy.typing import NDArray
 from sklearn.utils.extmath import safe_sparse_dot
 
+from dps._warned import warn
 from dps.data.collections.partitions import check_columns, is_dask, is_frame, is_list
 from dps.data.collections.parts import Parts, blocks_of
 from dps.data.collections.sealed import identity, sealed
@@ -186,7 +186,7 @@ class RawPredictor:
         columns = np.flatnonzero(gaps.any(axis=0))
         names = places(X.shape[1]) if self.names is None else self.names
         counts = ((names[j], int(gaps[:, j].sum())) for j in columns)
-        warnings.warn(gaps_message(place, counts, len(X)), UserWarning, stacklevel=2)
+        warn(gaps_message(place, counts, len(X)), UserWarning, stacklevel=2)
         assert self.means is not None
         return np.where(gaps, self.means.astype(X.dtype), X)
 

@@ -20,7 +20,6 @@ from __future__ import annotations
 import copy
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -28,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dps._warned import warn
 from dps.errors import DPSError
 from dps.parameter_server import ParameterServer
 from dps.training.epochs.records import EpochRecord
@@ -188,7 +188,7 @@ class Publisher:
         """Warn once that nothing is written any more; by the thread that calls `fit`."""
         if (why := self._why) is not None:
             self._why = None
-            warnings.warn(
+            warn(
                 f"the fit goes on, and its model is no longer written into "
                 f"{_called(self._server)}: {why}",
                 UserWarning,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dps._checks import count
+from dps._warned import warn
 from dps.files.directories import (
     StoredFile,
     read_directory,
@@ -238,7 +238,7 @@ def newest(path: str) -> LoadedCheckpoint | None:
             damaged.append(_described(place, error))
             continue
         if damaged:
-            warnings.warn(
+            warn(
                 f"{'; '.join(damaged)}. The fit goes on from the checkpoint before, of epoch "
                 f"{len(found.history)}",
                 UserWarning,

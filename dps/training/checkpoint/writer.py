@@ -14,13 +14,13 @@ import logging
 import math
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from dps._warned import warn
 from dps.cluster.base import grace
 from dps.errors import DPSError
 from dps.files.directories import StoredFile, file_system
@@ -284,7 +284,7 @@ class Checkpoints:
             _log.info("%s", told)
             return
         self._warned = True
-        warnings.warn(
+        warn(
             f"{told}. Training goes on, and will try again every {self._every:g} s",
             UserWarning,
             stacklevel=2,
