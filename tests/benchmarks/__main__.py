@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-SHARED = {"__main__", "across", "measure", "namespaces", "peers", "small_sets"}
+SHARED = {"__main__", "across", "measure", "namespaces", "peers", "public_data", "small_sets"}
 VERSIONS = (
     "dps", "numpy", "scipy", "scikit-learn", "dask", "dask-ml", "torch", "vowpalwabbit",
 )  # fmt: skip

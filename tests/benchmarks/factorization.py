@@ -9,7 +9,7 @@ sparse gradients, by Adagrad, and by `SparseAdam`, without a penalty. Interleave
 
 Then the quality of `FMClassifier`, of DeepFM, which it is with layers of 64 and 32, and of
 `LinearClassifier`, all at defaults, on films and people, on adult and on a tenth of the flights of
-``../shared/data``, of seeds 0 to 4: test rows are those whose number is divisible by 5. With
+`public_data`, of seeds 0 to 4: test rows are those whose number is divisible by 5. With
 --parts also what each part of the defaults gives, as means over the seeds.
 """
 
@@ -18,7 +18,6 @@ from __future__ import annotations
 import multiprocessing
 import statistics
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,9 +28,9 @@ from sklearn.metrics import log_loss, roc_auc_score
 from dps import FMClassifier, LinearClassifier
 from flights import on_cluster
 from measure import bars, cluster, installed, options, table
+from public_data import DATA
 
 FIELDS, FACTORS, BATCH, RANKS, RATE = 20, 16, 1024, 2, 0.05
-DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 LAYERS = (64, 32)
 
 

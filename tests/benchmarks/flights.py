@@ -13,7 +13,6 @@ fit adds to it. Rows of one run are interleaved; medians.
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 from typing import Any
 
 import dask.array as da
@@ -23,6 +22,7 @@ from distributed import Client, wait
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss, roc_auc_score
 
+import public_data
 from measure import (
     bars,
     cluster,
@@ -36,7 +36,7 @@ from measure import (
 )
 from peers import VowpalWabbit, in_each_mode, incremental, seconds_of_a_pass, sgd
 
-DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "flights-3m.parquet"
+DATA = public_data.DATA / "flights-3m.parquet"
 PEER = "scikit-learn LogisticRegression"
 
 

@@ -8,13 +8,15 @@ threads with one thread of BLAS each, and nothing else. dps trains on a LocalClu
 numbers that go in as they are; an epoch's rows by its seconds. DDP's processes run already when its
 clock starts. scikit-learn has one process, whose BLAS has both cores. Interleaved; medians.
 
-Then the two data sets of ``../shared/data`` at defaults, frames as they are, of seeds 0, 1 and 2:
-test rows are those whose number is divisible by 5. With --parts also what each part of the defaults
-gives: the loss on held out rows and on test rows without it, means over the seeds.
+Then two data sets of `public_data` at defaults, frames as they are, of seeds 0, 1 and 2: test rows
+are those whose number is divisible by 5. LightGBM and XGBoost have their defaults, too, and take
+strings as categories. With --parts also what each part of the defaults gives: the loss on held out
+rows and on test rows without it, means over the seeds.
 """
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing
 import statistics
 import tempfile
@@ -33,9 +35,9 @@ from threadpoolctl import threadpool_limits
 
 from dps import MLPClassifier, MLPRegressor
 from measure import bars, cluster, installed, options, table, timed
+from public_data import DATA
 
 FEATURES, HIDDEN, BATCH, RANKS, RATE = 100, (256, 256), 512, 2, 1e-3
-DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 
 
 def make(rows: int) -> tuple[Any, Any]:
@@ -196,6 +198,8 @@ def quality(seeds: range, rows: int | None) -> tuple[float, float, float]:
             root_mean_squared_error(value[other], model.predict(homes[other]))
         )
         columns.setdefault("california, seconds", []).append(seconds)
+    for name, row in of_trees(frame, income, test, homes, value, other).items():
+        columns[name] = [row] * len(seeds)
     table(
         ("at defaults", *(f"seed {seed}" for seed in seeds), "mean"),
         (
@@ -206,6 +210,32 @@ def quality(seeds: range, rows: int | None) -> tuple[float, float, float]:
     named = ("adult, log loss", "adult, accuracy", "california, RMSE")
     loss, accuracy, error = (statistics.mean(columns[name]) for name in named)
     return loss, accuracy, error
+
+
+def of_trees(
+    frame: Any, income: Any, test: Any, homes: Any, value: Any, other: Any
+) -> dict[str, float]:
+    """The same losses of test rows by boosted trees, which draw nothing at their defaults."""
+    texts = dict.fromkeys(frame.select_dtypes(exclude="number"), "category")
+    frame, rich, found = frame.astype(texts), income != "<=50K", dict[str, float]()
+    peers: dict[str, tuple[str, str, str, dict[str, Any]]] = {
+        "LightGBM": ("lightgbm", "LGBMClassifier", "LGBMRegressor", {"verbose": -1}),
+        "XGBoost": ("xgboost", "XGBClassifier", "XGBRegressor", {"enable_categorical": True}),
+    }
+    for name, (package, classifier, regressor, given) in peers.items():
+        if not installed(name, package):
+            continue
+        module = importlib.import_module(package)
+        name = f"{name} {module.__version__}"
+        model = getattr(module, classifier)(**given).fit(frame[~test], rich[~test])
+        found[f"adult, log loss, {name}"] = log_loss(
+            rich[test], model.predict_proba(frame[test])[:, 1]
+        )
+        model = getattr(module, regressor)(**given).fit(homes[~other], value[~other])
+        found[f"california, RMSE, {name}"] = root_mean_squared_error(
+            value[other], model.predict(homes[other])
+        )
+    return found
 
 
 #: Parts of the defaults, and what does without each.

@@ -12,7 +12,6 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,8 +21,9 @@ from sklearn.model_selection import StratifiedKFold
 
 from dps import LinearClassifier
 from measure import bars, megabytes, options, table, take_turns
+from public_data import DATA
 
-DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "spam-assassin.parquet"
+MAILS = DATA / "spam-assassin.parquet"
 C = 100.0
 OURS, EXACT = "dps LinearClassifier", "scikit-learn LogisticRegression(C=100)"
 CHOSEN = "dps LinearClassifier(alpha='cv')"
@@ -35,7 +35,7 @@ def read_spam(rows: int | None = None, n_features: int = 2**18) -> tuple[Any, An
     """Hashed words as CSR of doubles, and y (1: spam)."""
     import pandas as pd
 
-    frame = pd.read_parquet(DATA).drop_duplicates("body")
+    frame = pd.read_parquet(MAILS).drop_duplicates("body")
     if rows is not None:
         frame = frame.sample(rows, random_state=0)
     X = HashingVectorizer(n_features=n_features, norm="l2").transform(frame["body"])
@@ -51,7 +51,7 @@ def cpu_time(fit: Callable[[int], Any], turn: int) -> float:
 
 def main() -> None:
     chosen = options(__doc__, repeat=5)
-    if not DATA.exists():
+    if not MAILS.exists():
         print("the data is not here, left out\n")
         return
     X, y = read_spam(600, 2**12) if chosen.quick else read_spam()

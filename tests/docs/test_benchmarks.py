@@ -12,12 +12,12 @@ import pytest
 
 import simulation
 from namespaces import why_not
+from public_data import DATA
 from simulation import Costs, Model, Network
 
 pytestmark = pytest.mark.slow
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
-DATA = BENCHMARKS.parents[2] / "shared" / "data"
 NAMES = (
     "checkpoint",
     "auto_mode",

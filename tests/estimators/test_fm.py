@@ -23,8 +23,8 @@ from sklearn.preprocessing import OneHotEncoder
 
 import dps
 from dps.optimizers import Adagrad, AdamW, Averaged, Momentum
+from public_data import DATA
 
-DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 RNG = np.random.default_rng(0)
 X, Y = make_friedman1(600, n_features=6, noise=0.3, random_state=0)
 LABELS = np.where(np.median(Y) < Y, "high", "low")

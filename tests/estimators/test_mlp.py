@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import dask.array as da
@@ -27,8 +26,8 @@ import dps
 from dps.data.feed.held_out import HeldOut
 from dps.optimizers import AdamW, Constant
 from memory import measure_network
+from public_data import DATA
 
-DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 X, Y = make_friedman1(600, n_features=6, noise=0.3, random_state=0)
 LABELS = np.where(np.median(Y) < Y, "high", "low")
 QUICK: dict[str, Any] = {"max_iter": 8, "random_state": 0, "hidden_layer_sizes": (16, 8)}
