@@ -250,28 +250,31 @@ def _step(rows: dict[str, list[Bar]], meetings: list[float], height: int) -> Ite
         )
 
 
-#: The boxes: place, size, colour, title and lines.
+#: The boxes: place, size, colour, title and lines. A process has a solid line, what runs in it a
+#: dashed one.
 _BOXES = (
-    (10, 40, 180, 150, "#eef6fb", "client", ("estimator.fit()", "plans, watches,", "collects")),
-    (270, 10, 220, 90, "#eef6fb", "worker 1", ("replica 0: gradients of", "the rows it holds")),
-    (270, 130, 220, 90, "#eef6fb", "worker 2", ("replica 1: gradients of", "the rows it holds")),
-    (570, 40, 200, 150, "#fdf1e7", "shard (a Dask Actor)",
-     ("parameters,", "optimizer state,", "snapshots")),
-)  # fmt: skip
+    (10, 75, 170, 120, "#eef6fb", "client", ("estimator.fit()", "plans, watches,", "collects")),
+    (260, 10, 510, 150, "#eef6fb", "worker 1", ()),
+    (275, 50, 190, 95, "#ffffff", "replica 0", ("gradients of", "the rows it holds")),
+    (565, 50, 190, 95, "#fdf1e7", "shard, an Actor", ("parameters and", "optimizer state")),
+    (260, 180, 220, 150, "#eef6fb", "worker 2", ()),
+    (275, 220, 190, 95, "#ffffff", "replica 1", ("gradients of", "the rows it holds")),
+)
+_INSIDE = ("replica", "shard")
 #: Arrows: from, to, and a label with its place.
 _ARROWS = (
-    ((190, 95), (268, 55), "tasks", (229, 66)),
-    ((190, 135), (268, 175), "tasks", (229, 172)),
-    ((490, 45), (568, 85), "push", (533, 58)),
-    ((568, 105), (492, 65), "pull", (527, 98)),
-    ((490, 185), (568, 145), "push", (533, 180)),
-    ((568, 125), (492, 165), "pull", (527, 137)),
+    ((180, 110), (258, 85), "tasks", (217, 88)),
+    ((180, 160), (258, 245), "tasks", (205, 215)),
+    ((465, 85), (563, 85), "push", (514, 77)),
+    ((565, 110), (467, 110), "pull", (514, 127)),
+    ((465, 255), (616, 147), "push", (502, 210)),
+    ((648, 145), (467, 280), "pull", (602, 212)),
 )
 
 
 def boxes() -> str:
-    """Client, workers with replicas, and a shard."""
-    return _svg(780, 232, _boxes())
+    """Client, workers with replicas, and a shard in one of them."""
+    return _svg(780, 340, _boxes())
 
 
 def _boxes() -> Iterator[str]:
@@ -280,9 +283,10 @@ def _boxes() -> Iterator[str]:
         'markerHeight="8" orient="auto"><path d="M0,0 L8,4 L0,8 z" fill="#495057"/></marker></defs>'
     )
     for x, y, wide, high, fill, title, lines in _BOXES:
+        dashes = ' stroke-dasharray="5 3"' if title.startswith(_INSIDE) else ""
         yield (
             f'<rect x="{x}" y="{y}" width="{wide}" height="{high}" rx="8" fill="{fill}" '
-            'stroke="#495057"/>'
+            f'stroke="#495057"{dashes}/>'
         )
         yield _text(x + wide / 2, y + 24, title, size=15, weight="bold")
         for number, line in enumerate(lines):

@@ -1,10 +1,10 @@
 """Figures of the pages, from fits on this machine, as SVG.
 
-    python docs/pictures/make_figures.py [recovery] [losses] [scaling] [many_hosts]
+    python docs/pictures/make_figures.py [recovery] [losses] [many_hosts]
 
-recovery: rows a second of two replicas, one of which is killed. losses: training loss by mode.
-scaling: the table of hosts in docs/inside/performance.md. many_hosts: the tables of speed-ups in
-docs/inside/scaling.md. Needs matplotlib and two cores.
+recovery: rows a second of two replicas, one of which is killed. losses: training loss by mode, with
+one slow replica. many_hosts: the tables of speed-ups in docs/inside/scaling.md. Needs matplotlib
+and two cores.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import dask.array as da
 import matplotlib as mpl
@@ -31,9 +31,10 @@ mpl.use("svg")
 from matplotlib import pyplot as plt
 
 HERE = Path(__file__).resolve().parent
-PERFORMANCE = HERE.parent / "inside" / "performance.md"
 SCALING = HERE.parent / "inside" / "scaling.md"
 _ROWS = 400_000
+#: Seconds without a report after which a replica does not train.
+_GAP = 0.6
 
 
 def data() -> tuple[da.Array, da.Array]:
@@ -70,12 +71,13 @@ def recovery(client: Client) -> None:
 
     threading.Thread(target=kill, daemon=True).start()
     model = dps.MLPClassifier(
-        (32,), max_iter=40, tol=None, early_stopping=False, batch_size=4096, random_state=0
+        (32,), max_iter=20, tol=None, early_stopping=False, batch_size=4096, random_state=0
     )
     model.fit(X, y)
     begun = seen[0][0]
     first, second = sorted(pids)
     figure, axes = plt.subplots(figsize=(8, 2.8))
+    begins: dict[str, float] = {}
     for worker, name in ((first, "worker 1"), (second, "worker 2"), (None, "its successor")):
         points = [
             (at - begun, pace / 1000)
@@ -84,52 +86,78 @@ def recovery(client: Client) -> None:
             if (each == worker if worker else each not in pids)
         ]
         if points:
-            axes.plot(*zip(*points, strict=True), label=name)
-    axes.margins(y=0.2)
-    axes.axvline(killed[0] - begun, color="#d62828", linestyle="--", linewidth=1)
-    axes.annotate("worker 2 is killed", (killed[0] - begun, axes.get_ylim()[1] * 0.93),
-                  xytext=(6, 0), textcoords="offset points", color="#d62828")  # fmt: skip
+            times, paces = np.array(points).T
+            gaps = np.flatnonzero(np.diff(times) > _GAP) + 1  # without rows, no line
+            axes.plot(np.insert(times, gaps, np.nan), np.insert(paces, gaps, np.nan), label=name,
+                      linestyle="--" if name == "worker 2" else "-")  # fmt: skip
+            begins[name] = times[0]
+    axes.margins(y=0.3)
+    for at, height, said in (
+        (killed[0] - begun, 0.92, "worker 2 is killed"),
+        (begins["its successor"], 0.82, "its successor joins"),
+    ):
+        axes.axvline(at, color="#d62828", linestyle=":", linewidth=1)
+        axes.annotate(said, (at, axes.get_ylim()[1] * height), xytext=(4, 0),
+                      textcoords="offset points", color="#d62828")  # fmt: skip
     axes.set(xlabel="seconds", ylabel="1,000 rows a second", ylim=(0, None))
     axes.legend(loc="lower right", frameon=False)
     keep(figure, "recovery")
 
 
-def losses(client: Client) -> None:
-    """Training loss by seconds, of the modes."""
-    X, y = (each.persist() for each in data())
-    wait([X, y])
+class Slow:
+    """A linear model whose gradients take 2 ms, those of the first replica that asks 8 ms."""
+
+    lock = threading.Lock()
+    ranks: ClassVar[list[int]] = []
+
+    def __init__(self, n_features: int, n_outputs: int) -> None:
+        self.layout = {"coef": (n_features,)}
+
+    def init(self, rng: np.random.Generator) -> Any:
+        """Begin at zero."""
+        return {"coef": 0.0}
+
+    def raw(self, params: Any, batch: Any) -> Any:
+        """Return the predictions."""
+        return (batch.X @ params["coef"])[:, None]
+
+    def loss_gradient(self, params: Any, batch: Any, out: Any) -> float:
+        """Sleep, and add the gradient."""
+        here = threading.get_ident()
+        with self.lock:
+            if here not in self.ranks:
+                self.ranks.append(here)
+            slow = self.ranks[0] == here
+        time.sleep(0.008 if slow else 0.002)
+        away = batch.X @ params["coef"] - batch.y
+        out["coef"] += away @ batch.X
+        return float(away @ away / 2)
+
+
+def losses(client: None) -> None:
+    """Training loss by seconds, of modes with four replicas, one of them four times as slow."""
+    random = np.random.default_rng(0)
+    X = random.normal(size=(25_600, 20))
+    y = X @ random.normal(size=20) + 0.1 * random.normal(size=len(X))
     figure, axes = plt.subplots(figsize=(8, 3.2))
     modes = {
-        "sync": dps.Sync(), "async": dps.Async(), "allreduce": dps.AllReduce(),
+        "sync": dps.Sync(), "sync, backups=1": dps.Sync(backups=1), "async": dps.Async(),
         "allreduce, period=16": dps.AllReduce(period=16),
     }  # fmt: skip
     for name, mode in modes.items():
-        model = dps.MLPClassifier(
-            (64, 64), mode=mode, max_iter=8, tol=None, early_stopping=False, random_state=0
-        ).fit(X, y)
+        Slow.ranks.clear()
+        model = dps.ModelRegressor(
+            Slow, mode=mode, n_replicas=4, optimizer="sgd", learning_rate=0.01, max_iter=6,
+            tol=None, batch_size=32 if name == "async" else 128, random_state=0,
+        ).fit(X, y)  # fmt: skip
         seconds = np.cumsum([epoch["seconds"] for epoch in model.history_])
         axes.plot(seconds, [epoch["loss"] for epoch in model.history_], marker="o", label=name)
-    axes.set(xlabel="seconds", ylabel="training loss")
+    axes.set(xlabel="seconds", ylabel="training loss", yscale="log")
     axes.legend(frameon=False)
     keep(figure, "losses")
 
 
-def scaling(client: Client | None) -> None:
-    """Steps a second by hosts, from the page's table."""
-    rows = re.findall(
-        r"^\| (\d+) hosts? \| ([\d,]+) \| ([\d,]+) \| ([\d,]+) \| ([\d,]+) \|",
-        PERFORMANCE.read_text(), re.MULTILINE,
-    )  # fmt: skip
-    numbers = np.array([[float(cell.replace(",", "")) for cell in row] for row in rows])
-    figure, axes = plt.subplots(figsize=(8, 3.2))
-    for column, name in enumerate(("PyTorch DDP over gloo", "sync", "async", "allreduce"), start=1):
-        axes.plot(numbers[:, 0], numbers[:, column], marker="o", label=name)
-    axes.set(xlabel="hosts", ylabel="steps a second", yscale="log", xticks=numbers[:, 0])
-    axes.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4)
-    keep(figure, "scaling")
-
-
-def many_hosts(client: Client | None) -> None:
+def many_hosts(client: None) -> None:
     """Speed-ups of a thousand hosts, from the page's tables."""
     figure, axes = plt.subplots(1, 3, figsize=(9, 3.2), sharey=True)
     tables = re.findall(r"^\*\*(.+?)\*\*.*?\n\n((?:\|.*\n)+)", SCALING.read_text(), re.MULTILINE)
@@ -158,7 +186,7 @@ def keep(figure: Any, name: str) -> None:
 
 
 FIGURES: dict[str, Callable[[Any], None]] = {
-    "recovery": recovery, "losses": losses, "scaling": scaling, "many_hosts": many_hosts,
+    "recovery": recovery, "losses": losses, "many_hosts": many_hosts,
 }  # fmt: skip
 
 
@@ -166,7 +194,7 @@ def main() -> None:
     """Make the figures that are named, or all."""
     mpl.rcParams |= {"svg.hashsalt": "dps", "svg.fonttype": "none"}
     for name in sys.argv[1:] or FIGURES:
-        if name in ("scaling", "many_hosts"):
+        if name != "recovery":
             FIGURES[name](None)
             continue
         with (
