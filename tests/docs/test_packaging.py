@@ -27,4 +27,5 @@ def test_the_conda_package_has_the_same_requirements() -> None:
     assert bounds(recipe["requirements"]["run"]) == bounds([*needed, python])
     build = {"python", "pip", *PROJECT["build-system"]["requires"]}
     assert bounds(recipe["requirements"]["host"]) == bounds(sorted(build))
-    assert recipe["package"]["version"] == dps.__version__
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
+    assert recipe["package"]["version"] == citation["version"] == dps.__version__
