@@ -29,6 +29,24 @@ Check = Callable[[Any], bool]
 _LARGEST_INTEGER = 1 << 62
 
 
+def seconds_of(given: Any) -> float | None:
+    """Return the seconds of a number, or of a time as Dask writes it; None if it is neither.
+
+    Examples
+    --------
+    >>> seconds_of(90), seconds_of("30m"), seconds_of("soon")
+    (90.0, 1800.0, None)
+    """
+    if isinstance(given, str):
+        from dask.utils import parse_timedelta
+
+        try:
+            return float(parse_timedelta(given))
+        except (IndexError, KeyError, ValueError):
+            return None
+    return float(given) if type(given) is not bool and isinstance(given, Real) else None
+
+
 @cache
 def check_of(hint: Any, least: int = -_LARGEST_INTEGER) -> Check:
     """True if a value is what a type hint says, and whole numbers are from `least` on.

@@ -10,9 +10,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
-from dps._checks import check_of
+from dps._checks import check_of, seconds_of
 
 _registered = False
+_TIMES = "timeout", "silence", "grace"
 
 
 def register() -> None:
@@ -73,16 +74,15 @@ class Options:
                 near = get_close_matches(name, known, 1) or known
                 use = ", ".join(f"dps.{each}" for each in near)
                 raise ValueError(f"dps has no option dps.{name} of dask.config: use {use}")
-        return cls(**given)
+        times = {name: seconds_of(given[name]) for name in _TIMES if name in given}
+        return cls(**given | {name: time for name, time in times.items() if time is not None})
 
     def __post_init__(self) -> None:
         wanted = {
             "n_shards": "a number above 0 or 'auto'",
             "rebalance": "True, False or 'auto'",
             "cache": "'auto', 'memory', 'disk' or None",
-            "timeout": "seconds above 0",
-            "silence": "seconds above 0",
-            "grace": "seconds above 0",
+            **dict.fromkeys(_TIMES, "seconds above 0, or a time such as '30m'"),
             "max_losses": "a number from 0 on or None",
             "fruitless_losses": "a number from 0 on",
             "on_data_loss": "'error' or 'drop'",

@@ -251,7 +251,9 @@ def test_a_dps_that_is_not_installed_here(client: Client, monkeypatch: pytest.Mo
         ("n_shards", 0, "a number above 0 or 'auto'"),
         ("rebalance", "maybe", "True, False or 'auto'"),
         ("cache", "tape", "'auto', 'memory', 'disk' or None"),
-        ("timeout", 0, "seconds above 0"),
+        ("timeout", 0, "seconds above 0, or a time such as '30m'"),
+        ("silence", "soon", "seconds above 0, or a time such as '30m'"),
+        ("grace", True, "seconds above 0, or a time such as '30m'"),
     ],
 )
 def test_options_of_dasks_configuration_are_checked(name: str, value: Any, wanted: str) -> None:

@@ -40,7 +40,7 @@ def test_the_file_of_defaults_follows_its_schema_and_says_what_is_used() -> None
     "wrong",
     [
         {"n-shards": 0}, {"n-shards": "all"}, {"rebalance": 1}, {"cache": "ram"}, {"timeout": 0},
-        {"silence": "1s"}, {"grace": -1}, {"max-losses": -1}, {"fruitless-losses": 1.5},
+        {"silence": "soon"}, {"grace": -1}, {"max-losses": -1}, {"fruitless-losses": 1.5},
         {"on-data-loss": None}, {"monitor": "no"}, {"timeuot": 3},
     ],
 )  # fmt: skip
@@ -49,6 +49,14 @@ def test_the_schema_and_a_fit_refuse_the_same(wrong: dict[str, Any]) -> None:
         jsonschema.validate({"dps": wrong}, SCHEMA)
     with dask.config.set({"dps": wrong}), pytest.raises(ValueError, match=r"dask\.config"):
         Options.now()
+
+
+def test_times_are_seconds_or_as_dask_writes_them() -> None:
+    given = {"timeout": "30m", "silence": "500ms", "grace": 3}
+    jsonschema.validate({"dps": given}, SCHEMA)
+    with dask.config.set({"dps": given}):
+        options = Options.now()
+    assert (options.timeout, options.silence, options.grace) == (1800.0, 0.5, 3.0)
 
 
 def run(code: str, **environment: str) -> str:

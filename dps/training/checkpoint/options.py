@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
-from numbers import Real
 from typing import TYPE_CHECKING, Any
 
+from dps._checks import seconds_of
 from dps._parameters import check_integer
 
 if TYPE_CHECKING:
@@ -74,20 +74,13 @@ class Checkpoint:
     @property
     def seconds(self) -> float:
         """From one to the next."""
-        given: object = self.every
-        if isinstance(given, str):
-            from dask.utils import parse_timedelta
-
-            try:
-                return float(parse_timedelta(given))
-            except (KeyError, ValueError):
-                pass
-        elif not isinstance(given, bool) and isinstance(given, Real):
-            return float(given)
-        raise ValueError(
-            "The 'every' parameter of Checkpoint must be seconds, or a time such as '60s', '5 min' "
-            f"or '1h'. Got {self.every!r} instead."
-        )
+        seconds = seconds_of(self.every)
+        if seconds is None:
+            raise ValueError(
+                "The 'every' parameter of Checkpoint must be seconds, or a time such as '60s', "
+                f"'5m' or '1h'. Got {self.every!r} instead."
+            )
+        return seconds
 
 
 @dataclass(frozen=True)
