@@ -347,3 +347,9 @@ def child(path: Path, how: str) -> None:
 
 if __name__ == "__main__":
     child(Path(sys.argv[1]), sys.argv[2])
+
+
+@pytest.mark.parametrize("every", ["", "5 min", "-1s", -1, True, None])
+def test_what_is_no_time_is_refused(every: Any) -> None:
+    with pytest.raises(ValueError, match=r"The 'every' parameter of Checkpoint must be .* Got"):
+        dps.Checkpoint("memory://fits", every=every)
