@@ -84,7 +84,7 @@ class ShardPlan:
 
     @property
     def table(self) -> TableSpec | None:
-        """The table of which the shard has a part."""
+        """The table, of which the shard holds a part."""
         arena = self.shard.store.arena
         return None if arena is None else arena.table
 
@@ -142,7 +142,7 @@ class Cluster(ABC):
         validation: Sequence[Partition] = (),
         loading: Counted = lambda done, total: None,
     ) -> None:
-        """Have partitions computed and kept, those of validation data last.
+        """Compute and keep all partitions, validation data last.
 
         `loading` is called once a second with the number of loaded partitions and of all.
 

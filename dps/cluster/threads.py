@@ -220,7 +220,7 @@ class _ReplicaThreads(Running):
         self._left.update(ranks)
 
     def join(self, seconds: float) -> list[str]:
-        """Wait so long at the most; the names of threads that have not ended."""
+        """Wait for the threads, no longer than a time; return the names of those that still run."""
         deadline = time.monotonic() + seconds
         for rank, thread in self._threads.items():
             thread.join(0.0 if rank in self._left else max(0.0, deadline - time.monotonic()))

@@ -20,7 +20,7 @@ from dps.data.feed.targets import as_targets
 
 @dataclass(frozen=True)
 class RandomSplit:
-    """Rows dealt out like cards: those of a partition in an order drawn by chance.
+    """Rows dealt out like cards, in a random order for each partition.
 
     Examples
     --------

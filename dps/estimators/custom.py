@@ -150,7 +150,7 @@ class UserModelEstimator(MakesModel, DistributedEstimator):
         self._how()
 
     def _obstacles(self, request: Request) -> list[str]:
-        """Why there are no passes over all rows."""
+        """Return the reasons against passes over all rows."""
         return [*["partial_fit"] * request.partial, *minibatch_only_parameters(self)]
 
     def _how(self) -> tuple[Optimizer, Schedule]:
@@ -279,9 +279,9 @@ class _Custom(UserModelEstimator):
 
 @estimator(model=CustomModel, own=_MODEL, fitted=_FITTED)
 class ModelClassifier(_Custom, AnyClassifier):
-    """A classifier around a model of one's own, trained where its data lies.
+    """A classifier around your own model, trained where its data lies.
 
-    The model's raw outputs are one a class, or one for two classes. Probabilities are their
+    The model has one raw output per class, or one for two classes. Probabilities are their
     softmax, or the logistic function, unless the model has a method ``probabilities(raw)``.
 
     Parameters
@@ -339,7 +339,7 @@ class ModelClassifier(_Custom, AnyClassifier):
 
 @estimator(model=CustomModel, own=_MODEL, fitted=_FITTED)
 class ModelRegressor(_Custom, AnyRegressor):
-    """A regression around a model of one's own, trained where its data lies.
+    """A regressor around your own model, trained where its data lies.
 
     It predicts the model's raw outputs, one a column of y, or what a method ``mean(raw)`` of the
     model makes of them.

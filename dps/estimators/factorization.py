@@ -209,7 +209,7 @@ class _Factorization(Planned):
             )
 
     def _plan(self, survey: Survey) -> Job:
-        """Adagrad, or AdamW where there are layers, and the mean of the last epochs' parameters."""
+        """Train by Adagrad, or AdamW with layers; average the parameters of the last epochs."""
         summary = survey.summary
         if survey.start is not None and survey.start.model is not None:
             survey.start = machine_goes_on(survey.start, summary.points)

@@ -202,7 +202,7 @@ def os_errors(shown: str) -> Iterator[None]:
 
 
 def names_in(fs: Any, root: str) -> list[str]:
-    """The names of what is in a directory."""
+    """Return the names of the entries of a directory."""
     return [str(name).rstrip("/").rpartition("/")[2] for name in fs.ls(root, detail=False)]
 
 

@@ -297,7 +297,7 @@ def _dtype(text: Any, path: str) -> np.dtype[Any]:
 
 
 def _stored(dtype: np.dtype[Any]) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """The dtype in which such an array is stored, and how many of it make an element."""
+    """Return the dtype in which an array is stored, and how many values make an element."""
     if dtype.kind in "biu" or (dtype.kind == "f" and dtype.itemsize <= 8):
         return dtype, ()
     if dtype.kind in "Mm":

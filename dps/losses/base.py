@@ -176,7 +176,7 @@ class Loss(Configuration, ABC):
         return np.ones(np.shape(y), bool)
 
     def mean(self, raw: Any) -> Any:
-        """Return what a regression predicts of raw outputs: these, or the inverse of a link.
+        """Return the predictions of a regression: raw outputs, or the inverse of the link.
 
         Parameters
         ----------
@@ -189,11 +189,12 @@ class Loss(Configuration, ABC):
         return raw
 
     def start(self, mean: Any) -> Any:
-        """Return the raw outputs to start from, where those of a regression have such a mean.
+        """Return the raw outputs that a regression starts from.
 
         Parameters
         ----------
         mean : ndarray of shape (k,)
+            Means of the targets.
 
         Returns
         -------
@@ -202,12 +203,12 @@ class Loss(Configuration, ABC):
         return np.asarray(mean, np.float64)
 
     def reach(self, mean: Any, std: Any) -> Any:
-        """Return by how much raw outputs vary where targets of a regression vary so much.
+        """Return the standard deviation of raw outputs that corresponds to that of the targets.
 
         Parameters
         ----------
         mean, std : ndarray of shape (k,)
-            Of the targets.
+            Means and standard deviations of the targets.
 
         Returns
         -------
@@ -216,12 +217,14 @@ class Loss(Configuration, ABC):
         return std
 
     def unit(self, mean: float, std: float) -> float:
-        """Return what is much of a regression's loss: the slope squared, a deviation off.
+        """Return the scale of `tol` in a regression.
+
+        It is the squared derivative of the loss where a prediction is one standard deviation off.
 
         Parameters
         ----------
         mean, std : float
-            Of the targets.
+            Mean and standard deviation of the targets.
 
         Returns
         -------
@@ -259,7 +262,7 @@ class Loss(Configuration, ABC):
         return self
 
     def n_outputs(self, n_classes: int) -> int:
-        """Return the number of raw outputs: 1 for two classes, else one a class.
+        """Return the number of raw outputs: 1 for two classes, else one per class.
 
         Parameters
         ----------

@@ -181,7 +181,7 @@ class Poisson(LogLinkLoss):
     domain: ClassVar[str] = "0 or more"
 
     def allows(self, y: Any) -> Any:
-        """Return what is not negative, see `Loss.allows`."""
+        """Return True for each target that is not negative, see `Loss.allows`."""
         return np.asarray(y) >= 0
 
 
@@ -205,5 +205,5 @@ class Gamma(LogLinkLoss):
     domain: ClassVar[str] = "positive"
 
     def allows(self, y: Any) -> Any:
-        """Return what is positive, see `Loss.allows`."""
+        """Return True for each positive target, see `Loss.allows`."""
         return np.asarray(y) > 0

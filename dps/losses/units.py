@@ -1,4 +1,4 @@
-"""Units in which targets of a regression vary by about one, whatever those of y are.
+"""Units in which the targets of a regression vary by about one.
 
 Gradients, penalties and tolerances of steps in these units do not depend on the units or the offset
 of y. Which units these are follows from the kernel of a loss.

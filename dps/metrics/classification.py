@@ -140,7 +140,7 @@ def brier_score_loss(
     scale_by_half: bool | str = "auto",
     client: ClientLike | None = None,
 ) -> float:
-    """Weighted mean of the squared distance between probabilities and what is true.
+    """Weighted mean of the squared distance between probabilities and labels.
 
     Parameters
     ----------
@@ -295,7 +295,7 @@ def _chances(predicted: np.ndarray, y: np.ndarray, weights: np.ndarray) -> Total
 
 
 def _two_columns(predicted: Any) -> np.ndarray:
-    """Probabilities, (n, n_classes), also of those of the second class alone."""
+    """Probabilities, (n, n_classes), from one column for two classes, too."""
     chances: np.ndarray
     chances = predicted if predicted.dtype.kind == "f" else predicted.astype(np.float64)
     if chances.ndim == 1:

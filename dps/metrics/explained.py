@@ -130,7 +130,7 @@ def d2_absolute_error_score(
     multioutput: Multioutput = "uniform_average",
     client: ClientLike | None = None,
 ) -> Any:
-    """Share of the absolute error that predictions explain, of that of the median.
+    """Share of the absolute error of the median that predictions explain.
 
     Parameters
     ----------
@@ -151,7 +151,7 @@ def d2_log_loss_score(
     labels: VectorLike | None = None,
     client: ClientLike | None = None,
 ) -> float:
-    """Share of the log loss that predictions explain, of that of the shares of the classes.
+    """Share of the log loss of the class frequencies that predictions explain.
 
     Parameters
     ----------
@@ -176,7 +176,7 @@ def d2_brier_score(
     labels: VectorLike | None = None,
     client: ClientLike | None = None,
 ) -> float:
-    """Share of the Brier score that predictions explain, of that of the shares of the classes.
+    """Share of the Brier score of the class frequencies that predictions explain.
 
     Parameters
     ----------
@@ -191,7 +191,7 @@ def d2_brier_score(
 
 
 def _by_class(parts: Sequence[Any]) -> tuple[float, NDArray[np.float64]]:
-    """The weight of all rows, and of each class that there is."""
+    """Return the weight of all rows and of each class."""
     labels = np.concatenate([part.classes for part in parts])
     _, codes = np.unique(labels, return_inverse=True)
     found = _sums(codes, np.concatenate([part.of_class for part in parts]))

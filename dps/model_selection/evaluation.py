@@ -216,7 +216,7 @@ class Evaluation:
     def _scores(
         self, scorer: Any, model: BaseEstimator, X: Any, y: Any, params: dict[str, Any]
     ) -> Any:
-        """The score; by name, where there are several scorers; `error_score` where one fails."""
+        """Return the score, or scores by name; `error_score` if one fails."""
         if isinstance(scorer, dict):
             return {name: self._scores(one, model, X, y, params) for name, one in scorer.items()}
         options = {}

@@ -125,15 +125,15 @@ class Model(Protocol):
 
     @property
     def draws(self) -> bool:
-        """True if `loss_gradient` draws by chance, in Python; a model need not have it."""
+        """True if `loss_gradient` draws random numbers in Python. Optional."""
 
     @property
     def by_blas(self) -> bool:
-        """True if its gradient is mostly products of matrices; a model need not have it."""
+        """True if the gradient is mostly matrix products. Optional."""
 
     @property
     def kernel(self) -> Gradient | None:
-        """`loss_gradient` for native loops, None where there is none."""
+        """`loss_gradient` as a kernel for compiled loops, or None."""
 
     def initial(self, rng: Any) -> Any:
         """Return the parameters training starts from.

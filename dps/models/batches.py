@@ -40,7 +40,7 @@ class Batch:
     rows: int
 
     def weighted(self, values: Any) -> Any:
-        """Return one value or several a row, times the weights of the rows.
+        """Multiply one value or several per row by the weights of the rows.
 
         Parameters
         ----------

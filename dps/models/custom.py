@@ -158,7 +158,7 @@ class CustomModel:
         return self._form.take(X)
 
     def join(self, parts: Any) -> Any:
-        """Return rows of several blocks as those of one."""
+        """Join rows of several blocks into one."""
         return self._form.join(parts)
 
     def loss_gradient(

@@ -44,7 +44,7 @@ class Tensor:
 
     @property
     def kind(self) -> int:
-        """The kind of the run for an update, one of `KINDS_OF_RUNS`."""
+        """How an update treats the tensor, one of `KINDS_OF_RUNS`."""
         kind = "penalised" if self.penalised else "free" if self.trained else "untrained"
         return KINDS_OF_RUNS[kind]
 
@@ -135,7 +135,7 @@ class Layout:
         return sum(tensor.size for tensor in self.tensors)
 
     def with_rows(self, rows: int) -> Layout:
-        """The layout of a vector that holds so many rows of the table; itself without one."""
+        """The layout with another number of table rows; itself without a table."""
         if self.table is None:
             return self
         first = replace(self.tensors[0], shape=(rows, self.table.width))

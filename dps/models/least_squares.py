@@ -90,7 +90,7 @@ class LeastSquares:
 
 
 def _eigen(products: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Eigenvalues that are no rounding errors, at least one, and their vectors."""
+    """Return the eigenvalues above rounding errors, at least one, and their vectors."""
     values, vectors = scipy.linalg.eigh(products)
     kept = values > max(_ROUNDING * values[-1], np.finfo(float).tiny)
     kept[-1] = True

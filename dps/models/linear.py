@@ -181,7 +181,7 @@ class LinearModel:
         return moved
 
     def from_plain(self, params: Any) -> Any:
-        """Return this model's parameters from those of features as they are."""
+        """Return this model's parameters from coefficients of unscaled features."""
         moved = np.array(params)
         coef, intercept = self._tensors(moved)
         if self.centre is not None:

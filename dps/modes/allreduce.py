@@ -123,7 +123,7 @@ class AllReduce(PausingMode):
 
     @property
     def pauses_every(self) -> float:
-        """Copies that differ are no state of the fit."""
+        """Never while copies differ: they are not one state."""
         return math.inf if self.takes_steps_only else super().pauses_every
 
     @property
@@ -147,7 +147,7 @@ class AllReduce(PausingMode):
         return self.period
 
     def step(self, spec: StepSpec) -> Step:
-        """A rank's copy of the parameters and its place in the reduction."""
+        """Make the step of a rank, which updates its own copy of the parameters."""
         if not self.takes_steps_only:
             return self._reduction(spec)
         assert spec.held is not None

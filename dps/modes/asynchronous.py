@@ -125,7 +125,7 @@ class Async(Mode):
 
     @property
     def bound(self) -> int | None:
-        """Steps that a replica may be ahead of the slowest one; None where nothing says so."""
+        """Largest number of steps between a replica and the slowest one; None: unbounded."""
         return self.max_delay
 
     @property
@@ -148,7 +148,7 @@ class Async(Mode):
         return AsynchronousChannel
 
     def max_staleness(self, n_replicas: int) -> int | None:
-        """The updates that a push may miss at the most; None where there is no bound.
+        """Largest number of updates that a push may miss; None: unbounded.
 
         There are at most 2 `max_delay` + 1 of each other replica.
         """
@@ -156,19 +156,19 @@ class Async(Mode):
 
     @property
     def deterministic(self) -> bool:
-        """It depends on who comes first."""
+        """False: gradients are applied as they arrive."""
         return False
 
     def steps(self, rows: Sequence[int], batch_size: int) -> tuple[int, ...]:
-        """Each rank goes through its own rows at its own pace."""
+        """Steps per epoch of each rank: its rows by the batch size."""
         return tuple(-(-n // batch_size) for n in rows)
 
     def updates(self, steps: Sequence[int]) -> int:
-        """Every rank's steps are updates of their own, or so many of them are one."""
+        """Updates per epoch: one for each step, or one for each `aggregate` steps."""
         return -(-sum(steps) // (self.aggregate or 1))
 
     def step(self, spec: StepSpec) -> Step:
-        """A rank's line to the shards."""
+        """Make the step of a rank, which sends its gradients to the shards."""
         given = (
             spec.rank, spec.channels, spec.params, spec.total, spec.version, spec.activity,
             spec.update.rates,

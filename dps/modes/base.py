@@ -86,7 +86,7 @@ class Mode(Configuration, ABC):
 
     @property
     def begins(self) -> Mode:
-        """The mode that a fit begins in: another one where steps decide in which it goes on."""
+        """The mode of the first steps, if the fit chooses its mode by measuring them."""
         return self
 
     @property
@@ -96,25 +96,25 @@ class Mode(Configuration, ABC):
 
     @property
     def takes_steps_only(self) -> bool:
-        """True if its options speak of stochastic steps, so that there is no L-BFGS."""
+        """True if its options concern stochastic steps, which excludes L-BFGS."""
         return False
 
     def quorum(self, n_replicas: int) -> int:
-        """Gradients that an update is made of where others may come too late; 0: all of them."""
+        """Number of gradients that an update waits for; 0 means all."""
         return 0
 
     @property
     def pauses_every(self) -> float:
-        """Seconds between snapshots within an epoch, infinity: none.
+        """Seconds between snapshots within an epoch; infinity: none.
 
-        For modes that have nothing between two steps but parameters, optimizer state, and how many
-        steps there have been, which are the same on all ranks.
+        For modes whose whole state between two steps is the parameters, the optimizer state and
+        the number of steps, all equal on every rank.
         """
         return math.inf
 
     @property
     def bound(self) -> int | None:
-        """Steps that a replica may be ahead of the slowest one; None where nothing says so."""
+        """Largest number of steps between a replica and the slowest one; None: unbounded."""
         return None
 
     @property
@@ -134,7 +134,7 @@ class Mode(Configuration, ABC):
 
     @property
     def described(self) -> str:
-        """The name, and the options that are not as they are by default, but for `access`.
+        """The name, and the options that differ from their defaults, except `access`.
 
         Examples
         --------
@@ -158,14 +158,13 @@ class Mode(Configuration, ABC):
 
     @property
     def steps_apart(self) -> int:
-        """Steps that a replica takes from one at which it waits for others to the next."""
+        """Number of steps between two at which replicas wait for each other."""
         return 1
 
     def steps(self, rows: Sequence[int], batch_size: int) -> tuple[int, ...]:
-        """Steps an epoch of each rank, so that an update takes `batch_size` rows.
+        """Steps per epoch of each rank, so that an update takes `batch_size` rows.
 
-        All ranks take the same steps, and a batch is shared out among them, but where a mode says
-        otherwise.
+        By default all ranks take the same steps, and share the rows of each batch.
 
         Parameters
         ----------
@@ -177,7 +176,7 @@ class Mode(Configuration, ABC):
         return (-(-sum(rows) // batch_size),) * len(rows)
 
     def updates(self, steps: Sequence[int]) -> int:
-        """Updates of an epoch, given each rank's steps."""
+        """Updates per epoch, from the steps of each rank."""
         return max(steps)
 
     @abstractmethod
@@ -207,7 +206,7 @@ class PausingMode(Mode):
             check_real(self, "snapshot_every", 0.0, math.inf, closed="left")
 
     def check_pauses(self, why: str) -> None:
-        """Refuse a time between snapshots where there are none."""
+        """Raise if snapshots within an epoch are asked for where there are none."""
         if self.snapshot_every not in (None, PausingMode.snapshot_every):
             raise ValueError(
                 f"there are no snapshots within epochs with {why}: leave snapshot_every. Got "

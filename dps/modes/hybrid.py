@@ -51,16 +51,16 @@ class Hybrid(Mode):
 
     @property
     def deterministic(self) -> bool:
-        """Rows depend on who comes first."""
+        """False: table rows are updated as gradients arrive."""
         return False
 
     @property
     def takes_steps_only(self) -> bool:
-        """L-BFGS has no rows that come."""
+        """True: L-BFGS does not train tables."""
         return True
 
     def step(self, spec: StepSpec) -> Step:
-        """A rank's part in updates that wait for all, but for rows of a table."""
+        """Make the step of a rank, which waits for others except for table rows."""
         return SynchronousStep(
             spec.rank, spec.channels, spec.params, spec.total, spec.version, spec.activity,
             spec.update.rates, spec.host,

@@ -95,22 +95,22 @@ class Sync(PausingMode):
 
     @property
     def deterministic(self) -> bool:
-        """With backups it depends on who comes first."""
+        """True without backups."""
         return not self.backups
 
     @property
     def pauses_every(self) -> float:
-        """With backups gradients may be late, which belong to no snapshot."""
+        """Never with backups: a late gradient belongs to no snapshot."""
         return math.inf if self.backups else super().pauses_every
 
     @property
     def waits_for_all(self) -> bool:
-        """Without backups."""
+        """True without backups: every update waits."""
         return not self.backups
 
     @property
     def takes_steps_only(self) -> bool:
-        """L-BFGS would wait for all."""
+        """True with backups: L-BFGS waits for all replicas."""
         return self.backups > 0
 
     def quorum(self, n_replicas: int) -> int:
@@ -146,7 +146,7 @@ class Sync(PausingMode):
         return steps
 
     def step(self, spec: StepSpec) -> Step:
-        """A rank's part in updates that wait for all, or for the first."""
+        """Make the step of a rank, which waits for all others, or for the fastest."""
         given = (
             spec.rank, spec.channels, spec.params, spec.total, spec.version, spec.activity,
             spec.update.rates,

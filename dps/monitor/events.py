@@ -326,7 +326,7 @@ class EpochsEvent(Event):
 
 
 class StragglerEvent(Event):
-    """``straggler``: a replica has become slow, or is no longer; sent by the first shard's worker.
+    """``straggler``: a replica became slow or recovered; sent by the first shard's worker.
 
     Attributes
     ----------

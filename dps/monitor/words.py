@@ -31,7 +31,7 @@ def count(number: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A span of time as Dask writes it, or a dash where there is none.
+    """Format seconds as Dask does, or None as a dash.
 
     Examples
     --------
@@ -44,7 +44,7 @@ def duration(seconds: float) -> str:
 
 
 def loss(value: float | None) -> str:
-    """A loss, or a dash where there is none.
+    """Format a loss, or None as a dash.
 
     Examples
     --------

@@ -49,7 +49,7 @@ def initial_values(tensors: Any) -> Initial:
 
 
 def learning_rate_of(optimizer: Optimizer, given: object) -> float:
-    """The number that is given, else that of the optimizer, else its default.
+    """Return the given number, else the optimizer's, else its default.
 
     Raises ValueError: it is no positive number, or both are given.
     """

@@ -221,7 +221,7 @@ class ParameterServer(NamedTensors):
     def create(
         self, tensors: Mapping[str, object], *, placement: Rule | Placing = "contiguous"
     ) -> None:
-        """Make further tensors, which all who use the server can ask for from then on.
+        """Make more tensors, which every user of the server sees at once.
 
         Parameters
         ----------
@@ -255,7 +255,7 @@ class ParameterServer(NamedTensors):
         self._requests.create(made, whole_of(given))
 
     def put_note(self, name: str, note: bytes) -> None:
-        """Keep some bytes beside the tensors, such as what a model is made of.
+        """Keep bytes beside the tensors, such as the description of a model.
 
         Parameters
         ----------
@@ -393,7 +393,7 @@ class ParameterServer(NamedTensors):
         return made
 
     def disconnect(self) -> None:
-        """Give back what this object holds of the server, which goes on.
+        """Free what this object holds; the server lives on.
 
         A client that was connected for it, since ``client=`` was an address, is closed.
         """

@@ -65,7 +65,7 @@ class EmbeddingTable:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the rows that there is room for at least."""
+        """Bytes of `capacity` rows."""
         return self.capacity * self.dim * np.dtype(self.dtype).itemsize
 
     def layout(self, rows: int) -> TableSpec:

@@ -39,7 +39,7 @@ class NamedTensors:
 
     @property
     def dtypes(self) -> dict[str, str]:
-        """The dtype of each tensor that there is, also of those that others have made.
+        """The dtype of each tensor, also of those that other clients have made.
 
         That of a table is ``"table of "`` and the dtype of its rows.
         """
@@ -50,7 +50,7 @@ class NamedTensors:
         }
 
     def names(self) -> builtins.list[str]:
-        """The names of all tensors that there are, also of those that others have made."""
+        """The names of all tensors, also of those that other clients have made."""
         return [*self.dtypes]
 
     def __contains__(self, name: object) -> bool:
@@ -129,7 +129,7 @@ class NamedTensors:
     def push_pull(
         self, name: str, gradient: Any, keys: Any = None, *, rows: float = 1, wait: bool = True
     ) -> NDArray[np.floating] | Handle | Any:
-        """Push, and return the same rows as they are then, in one trip; see `push` and `pull`."""
+        """Push, and return the new values of the same rows, in one trip; see `push` and `pull`."""
         return self._run(wait, self._requests.write, Op.APPLY, name, gradient, keys, rows, True)
 
     def add(self, name: str, values: Any, keys: Any = None, *, wait: bool = True) -> Handle | None:
@@ -153,7 +153,7 @@ class NamedTensors:
     def assign(
         self, name: str, values: Any, keys: Any = None, *, wait: bool = True
     ) -> Handle | None:
-        """Put values in the place of a tensor, or of some of its rows; see `add`.
+        """Replace the values of a tensor, or of some of its rows; see `add`.
 
         The optimizer's state stays as it is.
         """
@@ -179,7 +179,7 @@ class NamedTensors:
         return ids_of(texts)
 
     def wait(self, name: str, version: int, *, timeout: float | None = None) -> int:
-        """Wait until a tensor has had so many writes, see `versions`.
+        """Wait until `versions` counts a number of writes to a tensor.
 
         Use it as a barrier, or to take turns.
 

@@ -92,7 +92,7 @@ class ReadFrame:
         return self.rows, len(self.columns)
 
     def table(self) -> FieldTable:
-        """The columns as fields, of which the distinct values stay in memory."""
+        """The columns as fields; their distinct values stay in memory."""
         fields = [_FIELDS[type(column)](column) for column in self.columns.values()]
         empty = {name: without(column, "rows") for name, column in self.columns.items()}
         filled = tuple(field for field in fields if field is not None)

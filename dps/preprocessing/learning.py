@@ -172,7 +172,7 @@ def _one_hot(feature: OneHot, counts: Any, rows: int, options: Options) -> OneHo
 
 
 def _has_nothing(column: ColumnSurvey, n_buckets: int | None) -> bool:
-    """True if there is no value to learn from."""
+    """True if no value can be learned from."""
     if column.kind == "numbers":
         return not column.count
     if column.kind == "categories":

@@ -140,7 +140,7 @@ def merge(surveys: Sequence[FrameSurvey], whole: bool) -> FrameSurvey:
 
 
 def _merge(name: str, found: Mapping[int, ColumnSurvey]) -> ColumnSurvey:
-    """One survey of a column, from those of partitions by their number."""
+    """Merge the surveys of a column, given by the number of the partition."""
     surveys = found.values()
     kind = _same(name, "{}", {n: s.kind for n, s in found.items() if s.kind != "nothing"})
     values, given, counts = None, False, None

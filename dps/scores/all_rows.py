@@ -1,4 +1,4 @@
-"""Scores of scikit-learn's that are no sums over rows: of all rows for validation together.
+"""Scores of scikit-learn that need all validation rows in one place.
 
 Each rank reports its rows, and the rank that closes an epoch asks the scorer about all of them.
 """
@@ -41,7 +41,7 @@ class _AllRowsScore(Score):
     n_y: int = 1
 
     def about(self, targets: TargetEncoding, n_outputs: int) -> _AllRowsScore:
-        """Have it score a few rows, so that what is not possible is said before a fit."""
+        """Score a few made-up rows, so that an impossible score is an error before the fit."""
         if targets.classes is None:
             y = np.tile([[1.5], [2.5]], n_outputs)
         else:
@@ -75,7 +75,7 @@ class _AllRowsScore(Score):
         return np.concatenate([[sum(counts)], *rows])
 
     def width(self, rows: int) -> int:
-        """Numbers that a row takes."""
+        """One count, and the raw outputs, targets and weight of each row."""
         return 1 + rows * (self.n_raw + self.n_y + 1)
 
     def value(self, sums: NDArray[np.float64], weight: float) -> float:
@@ -95,7 +95,7 @@ class _AllRowsScore(Score):
 
 
 def _looks_for_one(scorer: Any) -> bool:
-    """True if a scorer is about the class 1, as that of F1 and others are."""
+    """True if a scorer scores the class 1, as F1 does."""
     parameter = signature(scorer._score_func).parameters.get("pos_label")
     return parameter is not None and parameter.default == 1
 

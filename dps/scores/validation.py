@@ -28,7 +28,7 @@ class Score(ABC):
         return False
 
     def about(self: _Self, targets: TargetEncoding, n_outputs: int) -> _Self:
-        """The score, with what it has to know of the targets.
+        """Return the score with what it needs to know about the targets.
 
         Parameters
         ----------
@@ -39,7 +39,7 @@ class Score(ABC):
         Raises
         ------
         ValueError
-            It is not of such targets.
+            The score does not fit the targets.
         """
         return self
 
@@ -50,15 +50,15 @@ class Score(ABC):
         """Sums of some rows, (k,), from encoded targets, raw outputs and weights."""
 
     def joined(self, parts: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
-        """Reports of all rows, joined from reports of some; more numbers may follow one."""
+        """Join the reports of parts of the rows; a report may be followed by more numbers."""
         return functools.reduce(operator.add, parts, np.zeros(1))
 
     def width(self, rows: int) -> int:
-        """Numbers that a report of so many rows takes, at the most."""
+        """Largest number of values in a report on `rows` rows."""
         return 1
 
     def value(self, sums: NDArray[np.float64], weight: float) -> float:
-        """The score, from the report of all rows, and the sum of their weights; else the mean."""
+        """Return the score, from the report of all rows and the sum of their weights."""
         return float(sums[0] / weight)
 
 

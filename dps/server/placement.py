@@ -29,7 +29,7 @@ class Placement:
 
     @classmethod
     def of(cls, size: int, n_shards: int, unit: int = 1) -> Self:
-        """Cut a vector into equal ranges; fewer than `n_shards` where there are too few keys."""
+        """Cut a vector into equal ranges, fewer than `n_shards` if keys are few."""
         keys = size // unit
         n = max(1, min(n_shards, keys))
         return cls(tuple(keys * shard // n * unit for shard in range(n + 1)), unit)

@@ -110,7 +110,7 @@ class _Torch(UserModelEstimator):
 class TorchClassifier(_Torch, AnyClassifier):
     """A PyTorch module for labels, trained where its data lies.
 
-    The module's outputs are logits: one a class, or one for two classes.
+    The module's outputs are logits: one per class, or one for two classes.
 
     Parameters
     ----------

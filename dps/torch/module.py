@@ -30,7 +30,7 @@ _inside, _before = 0, 0
 
 
 def device_of(asked: str) -> torch.device:
-    """The device that a name means in this process: of "auto" a GPU where there is one."""
+    """Return the device of a name in this process; "auto" is a GPU if there is one."""
     if asked == "auto":
         asked = "cuda" if torch.cuda.is_available() else "cpu"
     return torch.device(asked)
@@ -182,7 +182,7 @@ class TorchModel:
         return self._form.take(X)
 
     def join(self, parts: Any) -> Any:
-        """Rows of several blocks as those of one."""
+        """Join rows of several blocks into one."""
         return self._form.join(parts)
 
     @contextmanager
@@ -289,7 +289,7 @@ class TorchModel:
         ).to(self._device)
 
     def _tensor(self, values: Any) -> torch.Tensor:
-        """Values on the device; a copy of what is not to be written."""
+        """Put values on the device; copy what must not be written to."""
         tensor = torch.from_numpy(values if values.flags.writeable else values.copy())
         return tensor if self._device.type == "cpu" else tensor.to(self._device)
 
@@ -325,7 +325,7 @@ class TorchModel:
         return total_of(self.criterion, output, y, weight, self.classification)
 
     def _seeded_forward(self, live: BoundModule, given: tuple[Any, ...], rng: Any) -> torch.Tensor:
-        """The same with what is drawn by chance following from `rng` alone.
+        """The forward pass, whose random numbers follow from `rng` alone.
 
         PyTorch's generator is the process's, and belongs to others, too. A module that has drawn
         nothing in its first step is not asked again.

@@ -93,7 +93,7 @@ class Job:
 
     @property
     def ended(self) -> bool:
-        """True if it has come to its end already, so that there is nothing to train."""
+        """True if the fit that is resumed has ended already."""
         enough = len(self.done) >= self.stopping.max_iter
         return bool(self.done) and (enough or self.done[-1].converged)
 

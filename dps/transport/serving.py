@@ -86,7 +86,7 @@ class FarRanks:
 
 
 class Served(ABC):
-    """An Actor that serves by its methods those to whom there is no connection."""
+    """An Actor whose methods serve callers that have no connection."""
 
     @property
     @abstractmethod

@@ -72,7 +72,7 @@ def ask(
     what: str = "the scheduler cannot be reached",
     **arguments: Any,
 ) -> Any:
-    """Call a method of the client, such as "scheduler.ncores", within a time.
+    """Call a method of the client, such as "scheduler.ncores", with a timeout.
 
     Raises ClusterError: it has failed, as `what` says; or the client is closed.
     """
@@ -187,7 +187,7 @@ def first_workers(client: Client, fit: str, timeout: float) -> dict[str, int]:
 
 
 def present(client: Client, fit: str, timeout: float, but: Collection[str] = ()) -> dict[str, int]:
-    """The workers that there are and that stay, each with this dps, and their threads.
+    """Return the workers that stay, each with this version of dps, and their threads.
 
     but: workers that are not asked.
     Raises ClusterError: there is none, and none comes.
@@ -303,7 +303,7 @@ def shared_memory(client: Client, workers: Sequence[str], timeout: float) -> lis
 
 
 def _quietest(client: Client, workers: Sequence[str], timeout: float) -> str | None:
-    """The worker of which the scheduler has not heard for longest."""
+    """Return the worker that has been silent towards the scheduler for longest."""
     known = ask(client, "scheduler.identity", timeout)["workers"]
     seen = {worker: known[worker]["last_seen"] for worker in workers if worker in known}
     return min(seen, key=lambda worker: float(seen[worker]), default=None)

@@ -26,7 +26,7 @@ def exchange(
     weighted: bool,
     owned: list[Future],
 ) -> list[Partition]:
-    """Draw all rows into new partitions, some of which are made at a time.
+    """Deal all rows out to new partitions, a few partitions at a time.
 
     holders: the worker of each.
     homes: the worker of each new partition.

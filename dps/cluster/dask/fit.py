@@ -387,7 +387,7 @@ class DaskCluster(Cluster):
                 self._work.pin_again()
 
     def _end_group(self) -> Mapping[str, int]:
-        """Stop replicas and free the windows; the workers that there are."""
+        """Stop the replicas, free the windows, and return the living workers."""
         alive, reached = {}, True
         try:
             if self._running is not None and self._running.all_well:  # as it was a moment ago

@@ -216,7 +216,7 @@ class PlacedData:
         self.staying = staying
 
     def _has_strayed(self, number: int, held: Collection[str]) -> bool:
-        """True if the user's own X is no longer where `dask.annotate` wants it.
+        """True if the user's own X has left the workers that `dask.annotate` names.
 
         Dask drops copies of what several workers hold.
         """
@@ -224,7 +224,7 @@ class PlacedData:
         return own and any(confines()) and self.holders[number] not in held
 
     def _await_partitions(self, numbers: Sequence[int]) -> None:
-        """Wait for what is being computed of them; an error says of which."""
+        """Wait until partitions are computed; an error names the partition."""
         work = self._work
         placed = {number: self._partitions[number] for number in numbers}
         with naming_partitions(
@@ -233,7 +233,7 @@ class PlacedData:
             work.wait(list(futures), futures)
 
     def _give_recipes(self, some: Sequence[int], stage: int) -> None:
-        """Say how partitions are computed again, of which nothing could be kept."""
+        """Tell workers how to compute the partitions that they could not keep."""
         absent: list[int | None] = [None] * len(self._partitions)
         self._streams &= len(some) < len(self._partitions)
         looks = self._look(call_unopened, stands_for, some)

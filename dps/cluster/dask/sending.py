@@ -40,7 +40,7 @@ class EventSender:
             await self._client.scheduler.log_event(topic=TOPIC, msg=dict(event))
 
     def finish(self, seconds: float) -> None:
-        """Wait until all events are there, for so long at the most."""
+        """Wait until all events have arrived, but no longer than a time."""
         if self._last is not None:
             concurrent.futures.wait([self._last], seconds)
             self._last.cancel()

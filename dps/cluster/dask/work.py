@@ -213,7 +213,7 @@ class FitWork:
             pin_again(self.client, self._pins, grace())
 
     def living(self, timeout: float | None = None) -> dict[str, int]:
-        """The workers that there are now, and their threads."""
+        """Return the living workers and their threads."""
         return self._answering(living(self.client, timeout or self.timeout))
 
     def staying(self) -> dict[str, int]:

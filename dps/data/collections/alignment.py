@@ -21,7 +21,7 @@ from dps.data.collections.sealed import sealed
 def partitions_of(
     X: Any, y: Any, weight: Any, *, multi_output: bool = False, names: tuple[str, str] = ("X", "y")
 ) -> list[Partition]:
-    """Align what is Dask's partition by partition.
+    """Align Dask collections partition by partition.
 
     X: dask array or dataframe of shape (n, n_features) or (n,), or list of partitions, lengths may
         be unknown. A list holds Delayed objects or Futures.

@@ -122,7 +122,7 @@ def _from_arrow(value: Any) -> Any:
 
 
 def _with_gaps(column: Any) -> Any:
-    """A nullable array of whole numbers or booleans, some of which are missing, else None."""
+    """A nullable array if some whole numbers or booleans are missing, else None."""
     import pandas as pd
     import pyarrow as pa
 

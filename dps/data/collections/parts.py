@@ -19,7 +19,7 @@ from dps.data.collections.sealed import identity, sealed
 
 
 class Parts:
-    """The partitions of what is Dask's; nothing is computed.
+    """The partitions of Dask collections, not computed yet.
 
     values: dask array, series or dataframe, or list of Delayed objects or Futures; rows of
         an array that are cut become whole.

@@ -26,7 +26,7 @@ class BlockSource(Protocol):
 
 
 class BatchPart:
-    """A block of which some rows are used.
+    """The rows of a batch that lie in one block.
 
     order: (n,) int64 array or None, its training rows in the order they are taken; None takes all
         in order.
@@ -85,7 +85,7 @@ HELD_OUT, EXCHANGED, FOLDS, SPLITS = (space << 32 for space in (1, 2, 3, 4))
 def order_of(
     rows: int, seed: int, number: int, space: int, labels: Any = None
 ) -> NDArray[np.int64]:
-    """The rows of a partition in an order drawn by chance; label by label, where there are some.
+    """A random order of a partition's rows; one label after the other if labels are given.
 
     space: one of the key spaces.
     labels: several columns are not looked at.

@@ -141,7 +141,7 @@ class Source:
 
 
 def cut_at(start: int, stop: int, most: int) -> list[tuple[int, int]]:
-    """Runs of at most so many rows, as equal as can be.
+    """Cut a range into runs of at most `most` rows, of nearly equal length.
 
     Examples
     --------

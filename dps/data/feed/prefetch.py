@@ -17,7 +17,7 @@ _JOIN_SECONDS = 2.0
 
 
 def ahead(items: Iterator[T], waiting: Callable[[], None], at_once: int = 2) -> Generator[T]:
-    """Yield items, of which up to `at_once` are there, the one in use among them.
+    """Yield items, and prepare the next ones: `at_once` in all, with the one in use.
 
     Protocol. A permit stands for an item that is there or being made. The thread takes one
     before it makes an item; the user gives one back when it asks for the next. A caller that stops

@@ -16,7 +16,7 @@ from dps.losses.units import Units
 
 
 def as_targets(y: Any) -> np.ndarray:
-    """A partition's y as an array, one column as a vector; what is masked is missing.
+    """Return y as an array, one column as a vector; masked values are missing.
 
     Examples
     --------

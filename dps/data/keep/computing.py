@@ -1,4 +1,4 @@
-"""Partitions that Dask computes, each kept where there is room for it; those of this process.
+"""Compute the partitions of Dask collections, and keep each where there is room.
 
 Owns what is said of a partition that fails in this process: the keys that were at work.
 """

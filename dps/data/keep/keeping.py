@@ -47,7 +47,7 @@ class Keeping:
 
 @dataclass(frozen=True)
 class Recomputed:
-    """A partition of which nothing was kept."""
+    """A partition that is computed again for each pass."""
 
     shape: tuple[int, ...]  # of X as it was computed
     nbytes: int  # what it took: an error says so where it cannot be had again

@@ -1,4 +1,4 @@
-"""A partition's values as plain arrays, of which rows can be had without the rest.
+"""The values of a partition as plain arrays, which can be read by rows.
 
 Whatever X is made of (an array, CSR, columns of a dataframe, what an encoder has read) is taken
 apart into fields, and put together again from the rows of each. Where the arrays lie, in memory

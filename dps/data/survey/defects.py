@@ -128,7 +128,7 @@ def _remedy(found: str) -> str:
 
 
 def defect_of_features(X: Any) -> str | None:
-    """The first value of X, an array, CSR rows or a dataframe, that is no finite number."""
+    """Find the first value of X (array, CSR rows or dataframe) that is not finite."""
     if X.ndim != 2:
         return f"X{{place}} has {X.ndim} dimensions, two are wanted"
     if hasattr(X, "columns") and hasattr(X, "dtypes"):

@@ -90,7 +90,7 @@ class Planned(DistributedEstimator):
         return _MOST_EPOCHS if most == "auto" else int(most)
 
     def _epochs_to_compare(self, rows: int) -> int:
-        """Epochs, over so many rows, of a fit that is compared to choose a penalty."""
+        """Epochs of the fits that are compared to choose a penalty, for `rows` rows."""
         return min(_COMPARED, self._most_epochs)
 
     def _restore_columns(self, survey: Survey, job: Job, kept: Snapshot) -> tuple[Any, Snapshot]:

@@ -179,7 +179,7 @@ class HeldOutSquares:
         return len(self._sums)
 
     def losses(self, times: float, standardize: bool, fold: int) -> Losses:
-        """The losses on held-out rows with a penalty that is as many times that of "auto"."""
+        """Return the held-out losses of a penalty that is `times` as strong as "auto"."""
         sums, columns, width = self._sums[fold], self._columns, self._columns.width
         products, off = mean_products(sums)
         unit, scale = np.where(np.isfinite(columns.unit), columns.unit, 0.0), None
@@ -203,7 +203,7 @@ class HeldOutSquares:
         return Losses(np.add.reduceat(lost, starts), np.add.reduceat(weights, starts))
 
     def of_constant(self) -> None:
-        """There is no loss of a constant to compare with, see `Comparison.of_constant`."""
+        """None: the loss of a constant is not compared, see `Comparison.of_constant`."""
 
     def _products(self, rows: Rows) -> NDArray[np.int64]:
         return products_of(*rows, columns=self._columns, threads=usable_cores())

@@ -137,7 +137,7 @@ class Method:
 
     @property
     def full_batch(self) -> FullBatch | None:
-        """Passes, if there are no stochastic steps."""
+        """The passes over all rows; None for stochastic steps."""
         return None if self.steps else self.passes
 
     @property

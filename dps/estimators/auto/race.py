@@ -158,7 +158,7 @@ class Race:
         return min(alike, key=lambda one: (abs(one.power), one.standardize != auto.standardize))
 
     def _mean(self, one: Penalty, above: bool = False) -> float:
-        """Mean loss, optionally above that of exact predictions; infinite if it is not finite."""
+        """Mean loss, optionally above that of exact predictions; infinite if not finite."""
         loss, weight = self._joined(self._losses[one])
         least = sum(part.least for part in self._losses[one]) if above else 0.0
         mean = float((loss.sum() - least) / weight.sum())

@@ -52,7 +52,7 @@ _WIDE_RATE, _WIDE_START = 0.6, 2e-4
 
 
 def check_known(given: object, *others: str) -> None:
-    """Raise where this is no optimizer, and no name of one, nor another that is allowed."""
+    """Raise if this is neither an optimizer nor an allowed name."""
     names = [*others, *sorted(OPTIMIZERS)]
     if isinstance(given, Optimizer) or (isinstance(given, str) and given in names):
         return
@@ -149,7 +149,7 @@ def needs_scales(optimizer: Optimizer | None, averaged: bool, before: Optimizer 
 def set_units(
     optimizer: Optimizer, scale: NDArray[np.float64], layout: Layout, state: NDArray[np.floating]
 ) -> None:
-    """Have the coefficients' steps be those of features that vary by one, and not by `scale`."""
+    """Take steps of coefficients in units of their features, which vary by `scale`."""
     base = base_of(optimizer)
     if not isinstance(base, ScaledAdagrad):
         return
@@ -161,7 +161,7 @@ def set_units(
 def reset_units(
     optimizer: Optimizer, columns: NDArray[np.intp], layout: Layout, state: NDArray[np.floating]
 ) -> None:
-    """Have the coefficients of some columns begin to step as those of features that vary by one."""
+    """Take steps of some coefficients as if their features varied by one."""
     base = base_of(optimizer)
     if not isinstance(base, ScaledAdagrad):
         return
@@ -190,7 +190,7 @@ def is_wide_stream(survey: Survey) -> bool:
 
 
 def stream_rate(survey: Survey) -> float | None:
-    """The learning rate of a stream, None if this is none."""
+    """Return the learning rate of a stream, None for other data."""
     if not survey.partial:
         return None
     if not is_wide_stream(survey):
@@ -199,7 +199,7 @@ def stream_rate(survey: Survey) -> float | None:
 
 
 def forget(optimizer: Optimizer, updates: float, state: NDArray[np.floating]) -> None:
-    """Have accumulators forget what was before so many updates of a stream."""
+    """Let the accumulators forget a share of the past, for `updates` updates of a stream."""
     base = base_of(optimizer)
     if isinstance(base, ScaledAdagrad):
         least = base.initial_accumulator / np.square(state[1])

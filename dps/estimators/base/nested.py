@@ -29,7 +29,7 @@ class MakesModel(BaseEstimator):
         return params | {n: value for n, value in vars(self).items() if self._is_option(n)}
 
     def set_params(self, **params: object) -> Self:
-        """Set parameters, as those of other estimators."""
+        """Set parameters, as in other estimators."""
         super().set_params(**{n: v for n, v in params.items() if not self._is_option(n)})
         for name, value in params.items():
             if self._is_option(name):

@@ -152,7 +152,7 @@ class Trainable(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
 
     @property
     def _most_epochs(self) -> int:
-        """Epochs at the most, as far as is known before data has been seen."""
+        """Largest number of epochs, as far as the parameters alone say."""
         return int(self.max_iter)
 
     def _check(self, request: Request) -> None:

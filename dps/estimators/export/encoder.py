@@ -21,7 +21,7 @@ _FAR = 1e38
 
 
 def plain_encoder(encoder: FrameEncoder) -> Any:
-    """A fitted transformer of scikit-learn that makes the same columns; None if there is none."""
+    """Return a fitted scikit-learn transformer that makes the same columns, or None."""
     layout = encoder._layout
     features = layout.features
     names = [getattr(feature, "name", None) for feature in features]

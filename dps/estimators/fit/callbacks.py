@@ -89,5 +89,5 @@ class FitCallbacks:
             self._context.call_on_fit_task_end(**self._given, reconstruction_attributes={})
 
     def close(self) -> None:
-        """Take away what is shown."""
+        """Remove what is shown."""
         self._shown.close()

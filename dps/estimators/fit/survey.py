@@ -132,7 +132,7 @@ class Survey(Request):
     looked: tuple[float, float] | None = None
 
     def report(self, strength: Strength, unit: float) -> None:
-        """Note the strength of the penalty; `unit` is that of "auto"."""
+        """Note the strength of the penalty; `unit` is the strength of "auto"."""
         self.strength = strength
         self.attributes |= strength.attributes(unit)
 

@@ -182,7 +182,7 @@ class RawPredictor:
             return self.finish(raw)
 
     def _filled(self, X: Any, gaps: NDArray[np.bool_], place: str) -> Any:
-        """Means in place of what is missing, with a warning."""
+        """Replace missing values by means, with a warning."""
         columns = np.flatnonzero(gaps.any(axis=0))
         names = places(X.shape[1]) if self.names is None else self.names
         counts = ((names[j], int(gaps[:, j].sum())) for j in columns)
@@ -321,7 +321,7 @@ def _refuse(defect: str | None, place: str) -> None:
 
 
 def _refuse_outputs(raw: NDArray[np.floating], bounded: bool, place: str) -> None:
-    """Raise if finite rows have outputs of which nothing can be predicted.
+    """Raise if finite rows have raw outputs that are not.
 
     bounded: whether infinity is such an output; a linear model's sum may overflow.
     Raises NonFiniteError: which rows, and what.

@@ -25,11 +25,11 @@ TableRows = tuple[NDArray[np.int64], NDArray[np.floating]]
 
 
 class TableRaw(Protocol):
-    """A trained model, see `Raw`, with a table of which a block needs a few rows."""
+    """A trained model, see `Raw`, with a table of which a block reads a few rows."""
 
     @property
     def table(self) -> TableRows:
-        """All rows that there are."""
+        """All rows of the table."""
 
     def with_rows(self, parts: Sequence[TableRows]) -> TableRaw:
         """The model with these rows alone, ascending from part to part."""
@@ -58,7 +58,7 @@ class TablePredictor:
 
     @classmethod
     def of(cls, predict: Any, client: Any) -> TablePredictor | None:
-        """Put a table on a client's workers; None where it is small, or there is no table."""
+        """Put a table on a client's workers; None if it is small or absent."""
         raw = predict.model
         table: TableRows | None = getattr(raw, "table", None)
         if table is None or table[1].nbytes <= _WHOLE or client is None or client.asynchronous:

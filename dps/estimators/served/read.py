@@ -72,13 +72,13 @@ class ServedModel:
 
     @property
     def epochs(self) -> int:
-        """Closed epochs behind the model; 0: there is none yet."""
+        """Number of epochs that the model was trained for; 0 before the first."""
         self._look()
         return int(self._row[2])
 
     @property
     def model(self) -> Any:
-        """A fitted estimator of the class that is trained, with the parameters of now.
+        """A fitted estimator of the trained class, with the current parameters.
 
         It stays as it is; another call gives a newer one. During a fit its `history_`, `loss_` and
         `n_iter_` are of an early epoch; `partial_fit` goes on from its parameters, by itself.
@@ -140,7 +140,7 @@ class ServedModel:
         return _again, (type(self), self.server, self._name, self._given)
 
     def close(self) -> None:
-        """Give back what it holds of a server that it has connected to by name."""
+        """Disconnect from a server that was given by name."""
         if self._name is not None:
             self.server.disconnect()
 

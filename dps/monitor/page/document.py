@@ -179,7 +179,7 @@ class Choice:
         self.chosen = kept + [id for id in clicked if id not in kept]
 
     def update(self) -> None:
-        """Show the fits that there are."""
+        """Show the known fits."""
         fits = self._store.fits
         self._ids = [fit.id for fit in fits]
         self.chosen = [id for id in self.chosen if id in self._ids]

@@ -80,7 +80,7 @@ class FitsPlugin(SchedulerPlugin):  # type: ignore[misc]
 
 
 def plugin_of(scheduler: Any) -> FitsPlugin:
-    """The plugin of a scheduler; if there is none, a new one that knows what was said before."""
+    """Return the scheduler's plugin; a new one reads the events sent so far."""
     if NAME not in scheduler.plugins:
         plugin = FitsPlugin()
         scheduler.add_plugin(plugin, name=NAME)

@@ -270,7 +270,7 @@ class Fit:
 
     @property
     def remaining(self) -> float | None:
-        """Seconds to `max_epochs`, at the most; None while that cannot be told."""
+        """Largest number of seconds until `max_epochs`; None while it is unknown."""
         most = self.started.get("max_epochs")
         if not self.running or most is None or self._last_epoch is None:
             return None

@@ -1,4 +1,4 @@
-"""Says what is done at one shard of a parameter server, when something is.
+"""Report the activity of one shard of a parameter server, if there is any.
 
 Owns when events are sent: by the event loop of the shard's worker, a few times at first, and then
 less often; never while nothing is done. Callers never wait for it, and know nothing of it.
@@ -50,7 +50,7 @@ class ServerReporter:
         worker.loop.add_callback(callback.start)
 
     def end(self) -> None:
-        """Say that the shard is no more; whichever thread asks for it."""
+        """Report the end of the shard, from any thread."""
         loop = self._worker.loop
         loop.add_callback(self._callback.stop)
         loop.add_callback(self._log, final=True, **self._said_last())

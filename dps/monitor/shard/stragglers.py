@@ -39,7 +39,7 @@ class Moment:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A replica that has become slow, or is no longer."""
+    """A replica that became slow, or recovered."""
 
     rank: int
     slow: bool
@@ -126,7 +126,7 @@ class Stragglers:
 
 
 def medians_of_others(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The median of all values but each one; 0 where there are no others.
+    """For each value, the median of all others; 0 without others.
 
     Examples
     --------

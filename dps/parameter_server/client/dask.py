@@ -93,7 +93,7 @@ def choose_workers(
     mirror: bool | str,
     timeout: float,
 ) -> list[tuple[str, ...]]:
-    """The worker of each shard, and that of its mirror, if it is to have one.
+    """Choose the worker of each shard, and of its mirror if it has one.
 
     There are `n_shards`, on all hosts in turn or on the workers given; None: as many as exchange
     `nbytes` between all hosts the fastest (0: not known yet, one a host), or one a worker given. A
@@ -217,7 +217,7 @@ def _another(
     worker: Worker,
     use: Callable[[Remote], None],
 ) -> bool:
-    """Make another mirror of a shard that is on a worker; False where there is no other worker.
+    """Make a mirror of a shard on another worker; False if there is no other worker.
 
     The scheduler holds it as a dataset until the server is closed: the client that made it may be
     gone. `use` has the shard pass on to it what is written, or raises.

@@ -112,7 +112,7 @@ def shards_for(
     mirror: bool | Auto,
     timeout: float,
 ) -> list[tuple[str, ...]]:
-    """The worker of each shard of `nbytes` in all, and that of its mirror, if it has one."""
+    """Choose the worker of each shard of `nbytes` in all, and of its mirror."""
     if client is None:
         if mirror is True:
             raise ClusterError("mirror=True needs a client: without one a server is in one process")

@@ -126,7 +126,7 @@ class Requests:
             raise
 
     def leave(self) -> None:
-        """Give back what is held of the server."""
+        """Free what is held of the server."""
         with self._lock:
             self.accesses = {}
 

@@ -139,7 +139,7 @@ def values_for(
 def summed(
     keys: NDArray[np.int64], values: NDArray[np.floating]
 ) -> tuple[NDArray[np.int64], NDArray[np.floating], NDArray[np.int64] | None]:
-    """Gradients of keys, each key once: those of a key that comes several times are summed.
+    """Sum the gradients of each key.
 
     Returns arrays.
     Returns array or None, where each of the given keys stands among those; None where they are the

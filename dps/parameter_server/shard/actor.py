@@ -106,7 +106,7 @@ class TensorShard(Served):
         return card
 
     def _report(self) -> None:
-        """Report what is done here, from now on."""
+        """Report the activity of this shard from now on."""
         if not self._watched:
             return
         known, held = weakref.WeakMethod(self.traffic), self._holding
@@ -125,7 +125,7 @@ class TensorShard(Served):
         return {"parts": self._holding.traffic(), "callers": self._services.callers()}
 
     def version(self) -> int:
-        """Nothing: that it answers is what is asked."""
+        """Return 0: an answer is all that is needed."""
         return 0
 
     def there(self) -> bool:

@@ -299,7 +299,7 @@ class Mirroring:
                 link.torn = False
 
     def look(self, is_gone: Callable[[Mirror], bool]) -> None:
-        """Do without the mirror if it is gone, also while there are no writes."""
+        """Drop the mirror if it is gone, even while there are no writes."""
         mirror = self._mirror
         if mirror is not None and is_gone(mirror):
             self._go_without(mirror)

@@ -278,7 +278,7 @@ class TensorShardState:
     def begin(
         self, op: int, part: int, start: int, keys: Keys, values: Values, weight: float, out: Values
     ) -> ImmediateResult:
-        """Do what is asked for, see `TensorPart.do`; parts are in the order of their tensors."""
+        """Begin an operation, see `TensorPart.do`; parts are in the order of their tensors."""
         return ImmediateResult(self.parts[part].do(op, start, keys, values, weight, out))
 
     def call(self, method: str, *args: Any) -> Any:

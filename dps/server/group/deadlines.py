@@ -50,7 +50,7 @@ class Watch:
         self._looked = 0.0
 
     def look(self, wait: Wait) -> None:
-        """Raise if what is waited for will not come.
+        """Raise if waiting is in vain.
 
         Raises StoppedError, StalledError, ServerLostError, WorkerLostError.
         """

@@ -225,7 +225,7 @@ def close_epoch(access: Access, epoch: int, record: Sequence[float]) -> None:
 
 
 def await_closed(access: Access, epochs: int) -> Any:
-    """Wait until so many epochs are closed; the last record, or None before any."""
+    """Wait until `epochs` epochs are closed; return the last record, or None."""
     access.watch.until(Wait(Word.CLOSED, epochs))
     return latest_record(access)
 

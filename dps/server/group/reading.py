@@ -27,7 +27,7 @@ class ShardMemory:
 
     @classmethod
     def find(cls, card: WindowCard) -> ShardMemory | None:
-        """Map what is on this host; None where there is nothing."""
+        """Map a shard of this host; None if it is not there."""
         window = Window.find(card.spec, card.window)
         store = None if window is None else Store.find(card.spec.store, card.store)
         if window is None or store is None:

@@ -62,7 +62,7 @@ def _allocate(fd: int, nbytes: int, start: int = 0) -> None:
 
 
 def _made(fit: str, nbytes: int, at_first: int) -> tuple[Path, int]:
-    """A new file of so many zeros, and a descriptor that holds its lock."""
+    """Make a file of zeros; return its path and a descriptor that holds its lock."""
     path = folder() / f"{_PREFIX}{fit}-{secrets.randbits(63):016x}"
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, _OWNED)
     try:

@@ -200,7 +200,7 @@ def _saved(place: CheckpointDir) -> _Saved:
 
 
 def known_runs(path: str) -> frozenset[str]:
-    """The runs of which a checkpoint at the path has a whole manifest."""
+    """Return the runs that have a complete checkpoint at the path."""
     known: set[str] = set()
     for place in places(path):
         if place.run not in known:
@@ -211,7 +211,7 @@ def known_runs(path: str) -> frozenset[str]:
 
 
 def unfinished(path: str) -> str | None:
-    """The newest checkpoint of a fit that has not come to its end; None where there is none."""
+    """Return the newest checkpoint of an unfinished fit, or None."""
     for place in places(path):
         with contextlib.suppress(OSError, ValueError):
             ended = any(record.last for record in history_of(_saved(place).history))
@@ -220,7 +220,7 @@ def unfinished(path: str) -> str | None:
 
 
 def newest(path: str) -> LoadedCheckpoint | None:
-    """The newest checkpoint that is whole; None where there is none at all.
+    """Return the newest complete checkpoint, or None.
 
     One that is damaged is named in a warning, and that of the same run before it is taken.
 

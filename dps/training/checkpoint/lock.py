@@ -94,7 +94,7 @@ class PathLock:
         self._thread.join(grace())
 
     def _dead_owner(self) -> bytes | None:
-        """The lock of a dead owner; None if there is none."""
+        """Return the lock of a dead owner, or None."""
         if (raw := self._read()) is None:
             return None
         lives = _lives(_parsed(raw))

@@ -73,7 +73,7 @@ class Checkpoint:
 
     @property
     def seconds(self) -> float:
-        """From one to the next."""
+        """Seconds between two checkpoints."""
         seconds = seconds_of(self.every)
         if seconds is None:
             raise ValueError(

@@ -238,7 +238,7 @@ class Checkpoints:
             _log.info("checkpoint of epoch %d: %s", self._last[0], pending.place.directory)
 
     def _seal(self, pending: _Pending) -> None:
-        """Write what is at hand here and the manifest, and remove older checkpoints."""
+        """Write the client's part and the manifest, then remove older checkpoints."""
         stored = {
             name: SnapshotFiles.of(pending.placement, parts, versions[0])
             for name, (parts, versions) in pending.of_shards().items()

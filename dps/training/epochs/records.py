@@ -93,7 +93,7 @@ class EpochRecord:
 
     @classmethod
     def unknown(cls, epoch: int, n_replicas: int) -> EpochRecord:
-        """The record of a closed epoch of which nothing else is known any more."""
+        """The record of a closed epoch whose report is lost."""
         values: dict[str, Any] = {
             name: math.nan if kind is float else kind() for name, kind in _KINDS.items()
         }

@@ -131,7 +131,7 @@ def make_plan(
 
 
 def place_shards(plan: Plan, n_shards: int | str, nbytes: float) -> tuple[tuple[str, ...], str]:
-    """The worker of each shard, and why there are so many.
+    """Choose the worker of each shard, and say why there are this many.
 
     "auto": as many as are fastest where each host sends `nbytes` in a step.
     """
@@ -214,7 +214,7 @@ def _held(rows: Sequence[int], by_worker: Mapping[str, Sequence[int]]) -> dict[s
 def _wanted(
     n_replicas: int | str, n_holders: int, elements: float, threads: Mapping[str, int]
 ) -> int:
-    """Replicas that there are to be, where rows may move."""
+    """Number of replicas if rows may move."""
     if not isinstance(n_replicas, str):
         return int(n_replicas)
     most = max(1, round(elements / _worth(n_replicas)))

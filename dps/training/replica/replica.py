@@ -222,7 +222,7 @@ def _spared(spec: ReplicaSpec, last: EpochRecord | None) -> int | None:
 
 @contextmanager
 def _heartbeat(channel: Channel, seconds: float) -> Iterator[None]:
-    """Beat every so many seconds while the body reads or encodes data."""
+    """Beat at an interval while the body reads or encodes data."""
     done = threading.Event()
 
     def beat() -> None:
@@ -255,7 +255,7 @@ def _located(error: DPSError, spec: ReplicaSpec, channel: Channel | None) -> DPS
 
 
 def _notify(channel: Channel | None, what: Callable[[Channel], None]) -> None:
-    """Call the channel, if there is one; a shard that is gone is no error."""
+    """Call the channel, if there is one, and ignore a shard that is gone."""
     if channel is not None:
         with suppress(DPSError):
             what(channel)

@@ -288,7 +288,7 @@ class Launch:
         return [ranks for ranks in self.hosts if len(ranks) > 1]
 
     def ranks(self, cut_rows: int) -> list[ReplicaSpec]:
-        """The spec of each replica; rows of a stream are read so many at a time."""
+        """Make the spec of each replica."""
         job, layout = self.job, self.job.model.layout
         segments = tuple(layout.segments(0, layout.size))
         update = Update(job.optimizer, job.l1, job.l2, segments, self.rates)

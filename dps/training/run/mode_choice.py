@@ -29,7 +29,7 @@ _STEPS, _SECONDS = 5, 0.5
 
 
 class Choosing:
-    """The choice of a fit's mode, where there is one."""
+    """The choice of a mode during a fit."""
 
     def __init__(self, asked: Mode) -> None:
         self._asked = asked

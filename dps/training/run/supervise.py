@@ -201,7 +201,7 @@ class Watcher:
             )
 
     def _check_that_one_moves(self, status: ShardStatus, running: list[int], now: float) -> None:
-        """Raise if all replicas wait, and none has done anything for long: they disagree."""
+        """Raise if all replicas wait for too long: they disagree."""
         names, timeout = (*PROGRESS, "STEPS"), self._job.execution.timeout
         own = [
             [n for name, n in zip(names, each, strict=True) if name not in ("BEAT", "WAITS")]

@@ -237,7 +237,7 @@ def _served(launch: Launch, cluster: Cluster, fit_events: FitEvents | None) -> S
 
 
 def _ended(job: Job, plan: Plan) -> FitResult:
-    """The result of a fit of which no epoch is left."""
+    """Return the result of a fit that has no epoch left to train."""
     kept = job.position.kept if job.done[-1].kept == len(job.done) else job.position.best
     assert kept is not None
     return FitResult.of(job, kept, job.done, plan)
