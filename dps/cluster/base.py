@@ -252,7 +252,7 @@ class Cluster(ABC):
 
 
 def until_known(check: Callable[[], None]) -> None:
-    """Give those who count workers a moment to learn that one has died; `check` then raises.
+    """Repeat `check`, which raises once a worker's death is known, for the seconds of `dps.grace`.
 
     A broken connection or a lock that is free is seen earlier.
     """

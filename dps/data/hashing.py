@@ -25,7 +25,7 @@ class Hashes:
 
 
 def texts_of(values: Any) -> list[str]:
-    """The text of values; whole numbers of any dtype have that of integers.
+    """Return values as texts; whole numbers of any dtype look like integers.
 
     Examples
     --------

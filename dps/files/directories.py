@@ -280,7 +280,7 @@ def arrays_of(data: bytes, shown: str) -> dict[str, np.ndarray]:
 
 
 def _read(fs: Any, shown: str, root: str, name: str, remedy: str, nbytes: int = -1) -> bytes:
-    """A file of so many bytes; it is looked at before memory is taken for it."""
+    """Read a file of `nbytes` bytes, after its size has been checked."""
     try:
         with os_errors(shown):
             found = fs.size(f"{root}/{name}")

@@ -67,7 +67,7 @@ class Units:
 
 
 def units_of(loss: Loss, start: NDArray[np.float64], reach: NDArray[np.float64]) -> Units:
-    """Units of a loss with a kernel, where raw outputs start there, and vary by so much.
+    """Return units for a loss with a kernel, from the start and the reach of raw outputs.
 
     Several outputs count alike. With a width in the loss they share a unit, as they share the
     width.

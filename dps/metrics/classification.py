@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def _in_columns(y: Any, chances: VectorLike, options: dict[str, object]) -> tuple[Any, Any, Any]:
-    """Probabilities of the second of two labels as those of both: scikit-learn takes names so."""
+    """Put probabilities of the second label into two columns, as scikit-learn's names expect."""
     chances = np.asarray(chances)
     named = options.get("pos_label") is not None
     if (

@@ -241,7 +241,7 @@ def _negated(ranks: Any) -> Any:
 
 
 def _stand_in(method: str, predicted: Any, classes: Any) -> BaseEstimator:
-    """An estimator that has predicted this; a regressor where there are no classes."""
+    """Make an estimator that returns given predictions; a regressor if there are no classes."""
 
     class StandIn(RegressorMixin if classes is None else ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         def __sklearn_is_fitted__(self) -> bool:

@@ -82,7 +82,7 @@ class Arrays:
 
     @property
     def sizes(self) -> Any:
-        """The shape of a row, or those of all; an int of vectors."""
+        """The shape of a row, or the shapes of several arrays; an int stands for a vector."""
         return self._given([shape[0] if len(shape) == 1 else shape for shape in self.shapes])
 
     def __call__(self, X: Any) -> Any:

@@ -90,7 +90,7 @@ class Sparse:
 
 
 class Either:
-    """Rows as they lie; those of some blocks may be sparse and others not."""
+    """Rows as they are: some blocks may be sparse, others dense."""
 
     @staticmethod
     def take(X: Rows) -> Any:

@@ -189,7 +189,7 @@ class CustomModel:
         return self._number(loss)
 
     def _check_outputs(self, at: Any, batch: Batch) -> None:
-        """Raise where there are others than the targets ask for."""
+        """Raise if the number of raw outputs does not match the targets."""
         whose = f"raw of {type(self.model).__name__}"
         raw = raw_outputs(self.model.raw(at, batch), batch.rows, self.dtype, whose)
         check_outputs(raw.shape[1], self.n_outputs, self.classification, whose)

@@ -51,7 +51,7 @@ class Rates:
         return np.pad(rates, missing, "edge"), self.version + (epoch - 1) * self.updates
 
     def from_last_flush(self, epochs: int, version: int) -> tuple[NDArray[np.float64], int]:
-        """Those of three epochs after some have been closed, and so many updates.
+        """Return the rates of three epochs, after `epochs` epochs and `version` updates.
 
         Where an epoch may have fewer updates than expected, or one more.
         """

@@ -129,7 +129,7 @@ class FrameMaker:
     defects: dict[Any, ColumnError]  # as of the frame
 
     def __call__(self, n_rows: int, fields: Sequence[Any]) -> ReadFrame:
-        """The frame of so many rows of the fields."""
+        """Make a frame of `n_rows` rows from the fields."""
         left = iter(fields)
         found: dict[Any, Read] = {}
         for name, column in self.columns.items():

@@ -186,7 +186,7 @@ class _LogLoss(_Probabilities):
 
 @dataclass(frozen=True)
 class _Brier(_Probabilities):
-    """Minus the squared distance of probabilities from what is true; of two classes half of it."""
+    """The negative Brier score; half the squared distance for two classes."""
 
     def about(self, targets: TargetEncoding, n_outputs: int) -> _Brier:
         """Refuse rows of several labels."""

@@ -47,7 +47,7 @@ class MonitorInfo:
 
 @dataclass(frozen=True)
 class Initial:
-    """Parameters and optimizer state to start from; what is all the same takes no room."""
+    """Initial parameters and optimizer state; constant rows take no room."""
 
     size: int
     dtype: str

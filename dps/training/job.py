@@ -157,7 +157,7 @@ class FitResult:
         error: BaseException | None = None,
         unshared: tuple[str | None, ...] | None = None,
     ) -> FitResult:
-        """The result of a fit whose parameters are those of a snapshot."""
+        """Make the result of a fit from the snapshot that it keeps."""
         if history[-1].full_batch:  # whose snapshot has no state
             job.optimizer.initialize(kept.state)
         return cls(

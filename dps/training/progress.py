@@ -154,7 +154,7 @@ class Progress:
         return Position(kept, tuple(self.history), before, interim)
 
     def snapshot(self, epochs: int, check: Check | None = None) -> Snapshot:
-        """The state after so many epochs."""
+        """Return the state after `epochs` epochs."""
         began, done = self.job.position, len(self.job.done)
         if epochs < done:
             assert began.best is not None

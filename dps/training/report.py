@@ -27,7 +27,7 @@ _PARTS = tuple(_COLORS)
 
 @dataclass(frozen=True)
 class KeptEpoch:
-    """The epoch after which the parameters are those of the model."""
+    """The epoch whose parameters the model has."""
 
     epoch: int  # from 1 of the fit
     rises: bool  # whether the loss on validation rows, which decided nothing, rose in the end

@@ -79,7 +79,7 @@ class TrainState:
 
 
 def check_unchanged(pairs: Mapping[str, tuple[Any, Any]]) -> None:
-    """Raise unless what the last fit had, by its name, is what this one has.
+    """Raise unless the last fit and this one agree in all named values.
 
     Examples
     --------

@@ -64,7 +64,7 @@ class Remote(Endpoint):
             raise self.lost(f"cannot be reached ({error})") from error
 
     def lost(self, what: str) -> DPSError:
-        """The error of an Actor of which something is so.
+        """Return the error of an Actor, with what happened to it.
 
         A client without a scheduler reaches no Actor, and therefore blames none.
         """

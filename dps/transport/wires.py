@@ -73,7 +73,7 @@ def called(
     timeout: float,
     check: Callable[[], None] | None = None,
 ) -> Wire:
-    """A wire of Actor calls, see `connected`; `check` is that of `Remote.call`."""
+    """Make a wire of Actor calls, see `connected`; `check` is that of `Remote.call`."""
     remote.call("serve_calls", who, remote.node.id, timeout=timeout, check=check)
     return ObjectWire(CallingWire(remote, who, TICK), look, lost)
 

@@ -194,7 +194,7 @@ class FitWork:
 
     @contextmanager
     def explaining(self) -> Iterator[None]:
-        """Have an error be that of a worker which does not answer, where there is one."""
+        """Replace an error by that of a worker that does not answer, if there is one."""
         try:
             yield
         except WorkerLostError:

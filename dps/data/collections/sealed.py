@@ -57,7 +57,7 @@ class sealed:
 
 
 def _opener() -> Callable[[bytes], Any]:
-    """Make the function that opens a pickled one; it is no module's, and so is pickled whole."""
+    """Make the function that opens a pickled one: outside of a module, it is pickled whole."""
 
     def opened(contents: bytes) -> Callable[..., Any]:
         import pickle

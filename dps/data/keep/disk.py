@@ -43,7 +43,7 @@ class DiskFile:
         _files[self.token] = self
 
     def has_room(self, nbytes: int) -> bool:
-        """True if so many bytes more leave enough of the disk to others."""
+        """True if the disk has enough space left after `nbytes` more."""
         disk = shutil.disk_usage(self._folder)
         return disk.free - nbytes > min(_LEFT * disk.total, _MOST_LEFT)
 

@@ -39,7 +39,7 @@ class Keeping:
     cache: str | None
 
     def in_memory(self, more: int) -> bool:
-        """True if so many bytes more may be kept in memory."""
+        """True if `more` bytes more may be kept in memory."""
         if self.cache == "memory":
             return True
         return self.cache == "auto" and _has_memory(more)
@@ -180,7 +180,7 @@ def remake_partition(
 
 
 def _has_memory(more: int) -> bool:
-    """True if this process may keep so many bytes more."""
+    """True if this process may keep `more` bytes more."""
     from distributed import get_worker
     from distributed.system import MEMORY_LIMIT
 

@@ -161,7 +161,7 @@ def is_whole(X: Any, *_: Any) -> bool | None:
 
 
 def open_partition(X: Any, y: Any = None, weight: Any = None) -> Values:
-    """X, y and weight of a partition, of which a tuple or a stream may stand in the place of X."""
+    """Return X, y and weight of a partition; X may be a stream or a tuple of all three."""
     if isinstance(X, Stream):
         return X.read()
     if isinstance(X, tuple):

@@ -49,7 +49,7 @@ class Points:
         return self.values[np.minimum(at, len(self.values) - 1)]
 
     def edges(self, bins: int) -> NDArray[np.float64]:
-        """Edges of at most about so many bins, ascending; two at least, equal for a constant.
+        """Return edges of about `bins` bins at most, ascending; at least two, equal for a constant.
 
         As in LightGBM: a value that outweighs a bin is an edge of its own, and the other rows are
         cut into equal counts.

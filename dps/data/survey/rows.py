@@ -328,7 +328,7 @@ def combine(
 
 
 def check_weight(mean: float, name: str) -> None:
-    """Raise where weights of such a mean overflow, or have lost digits."""
+    """Raise if the mean of weights is so large or small that computing loses digits."""
     if not _LEAST < mean < np.inf:
         raise ValueError(
             f"{name} is {mean:g} on average, which is no number to compute with: divide it by a "

@@ -116,7 +116,7 @@ class Spread:
 
 
 def some_of(rows: int, most: int) -> NDArray[np.int64]:
-    """Draw rows from all over a partition, ascending, none twice; all if there are no more."""
+    """Draw at most `most` rows, spread over a partition, ascending and without repetition."""
     # One of each stretch: every so many-th might be rows of a kind.
     edges = np.arange(most + 1) * rows // max(1, most)
     within = np.random.default_rng(0).random(most)

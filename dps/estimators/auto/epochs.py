@@ -169,7 +169,7 @@ class EpochPlan:
         return cls(held_out, total, rows, batch, epochs, estimator.n_iter_no_change)
 
     def stopping(self, tol: float | None, least: int) -> StoppingRule:
-        """The stopping rule; automatic patience is a third of the epochs, at least so many."""
+        """Return the stopping rule; "auto" waits for a third of the epochs, at least `least`."""
         patience = max(least, self.epochs // 3) if self.patience == "auto" else int(self.patience)
         return StoppingRule(self.epochs, tol, patience, self.held_out)
 

@@ -155,7 +155,7 @@ class AnyClassifier(ClassifierMixin, DistributedEstimator):
         return self._scored("accuracy_score", X, y, sample_weight)
 
     def _fitted_loss(self) -> Loss:
-        """The loss of the labels that there are."""
+        """Return the loss for the fitted labels."""
         loss = self._loss()
         if self.multilabel_ and isinstance(loss, MarginLoss):
             return Multilabel(loss)

@@ -64,7 +64,7 @@ class AnyRegressor(RegressorMixin, DistributedEstimator):
         return self._apply(X, self._mean(), range(n_outputs))
 
     def _mean(self) -> Finish:
-        """From raw outputs to what is predicted."""
+        """Return the map from raw outputs to predictions."""
         return self._loss().mean
 
     def _several(self) -> int | None:

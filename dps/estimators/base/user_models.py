@@ -47,7 +47,7 @@ class ModelLossOfLabels(ModelLoss):
     own: Finish | None = None
 
     def probabilities(self, raw: np.ndarray) -> Any:
-        """The model's own; else those of outputs that are logits, see `probabilities`."""
+        """Return the model's own probabilities, else those of logits, see `probabilities`."""
         return probabilities(raw) if self.own is None else self.own(raw)
 
 

@@ -22,7 +22,7 @@ Check = Callable[[Any, Any], None]
 
 
 def checks_of(estimator: Trainable) -> dict[str, Check]:
-    """Checks of the attributes that a fit of such an estimator leaves in a file, in order."""
+    """Return checks of the attributes that a fitted estimator saves, in order."""
     of_labels = ("classes_", "multilabel_") if estimator._classification else ()
     known = {*_COMMON, *of_labels, *estimator._saved, "_carry"}
     return {name: check for name, check in _CHECKS.items() if name in known}

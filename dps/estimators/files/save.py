@@ -45,7 +45,7 @@ def packed(estimator: Trainable) -> bytes:
 
 
 def unpacked(data: bytes, what: str, given: Mapping[str, object]) -> Any:
-    """The estimator of which that was written; see `load`.
+    """Return the estimator that bytes describe; see `load`.
 
     Raises TypeError: it could not be written, or was written with code that is not given, or the
     other way round.
@@ -163,7 +163,7 @@ def _loaded(
 
 
 def _kinds(estimator: Trainable) -> list[Kind]:
-    """All kinds of values in a file of such an estimator."""
+    """Return all kinds of values in a file of this estimator."""
     kinds, model = [*KINDS, *kinds_by_name(), *encoder_kinds()], estimator._model_type
     if estimator._is_own:
         return [*kinds, *own_kinds(model, estimator._build)]

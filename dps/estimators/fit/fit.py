@@ -380,7 +380,7 @@ def _restored(survey: Survey, job: Job, trained: Snapshot) -> tuple[Any, NDArray
 
 
 def _compact(model: Any, trained: Snapshot) -> tuple[Any, NDArray[np.floating]]:
-    """A model, and its parameters; of a table with the rows alone that there are."""
+    """Return a model and its parameters; a table keeps only the rows in use."""
     if model.layout.table is not None:
         return model.compact(trained.params, trained.ids)
     return model, trained.params

@@ -31,7 +31,7 @@ class Strength(NamedTuple):
 
     @classmethod
     def read(cls, record: Any) -> Strength:
-        """The strength that made such a record.
+        """Return the strength that a record describes.
 
         Raises ValueError: it is another thing.
         """

@@ -230,7 +230,7 @@ class Survey(Request):
         return best_constant(loss, self.class_shares())[0]
 
     def _much(self) -> float:
-        """A loss that is large: that of the best constant; of a loss in Python one."""
+        """Return the unit of `tol`: the loss of the best constant, or 1 for a loss in Python."""
         if self.estimator._is_own or self.targets.loss.native is None:
             return 1.0
         if self.targets.classes is not None:

@@ -61,7 +61,7 @@ class ValidationData:
         encoding: Encoding | None,
         n_partitions: int,
     ) -> list[Partition]:
-        """Partitions like those of `beside`, which X is, once X has been taken in.
+        """Cut validation data into partitions like those of X, which is `beside`.
 
         estimator: which knows the columns of X.
         n_partitions: those of X; local data beside a Dask collection is cut into as many at most.
@@ -115,7 +115,7 @@ def _delayed(part: Partition, n: int) -> list[Partition]:
 def survey_validation(
     cluster: Cluster, summary: DataSummary, loss: Loss, classification: bool, n: int, whole: bool
 ) -> tuple[DataSummary, list[DataSummary]]:
-    """See that validation data is like what is trained on, and have kernels read it.
+    """Check that validation data fits the training data, and prepare it for kernels.
 
     n: partitions of the validation data, which are the cluster's last.
     whole: whether it came in one piece, so that partitions need no mention.

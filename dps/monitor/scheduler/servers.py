@@ -46,7 +46,7 @@ class Server:
 
     @property
     def tensors(self) -> list[str]:
-        """Names, in order; those of all shards."""
+        """Names of the tensors on all shards, sorted."""
         return sorted({name for shard in self.shards.values() for name in shard["tensors"]})
 
     @property
@@ -89,7 +89,7 @@ class Servers:
         return list(self._servers.values())
 
     def shown(self, now: float) -> list[Server]:
-        """The same, but for those of which nothing has been left for some time."""
+        """All servers except those that have been gone for some time."""
         return [
             server
             for server in self.all

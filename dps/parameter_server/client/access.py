@@ -394,7 +394,7 @@ def shard_key(server: str, shard: int) -> str:
 
 
 def mirror_key(server: str, *numbers: int) -> str:
-    """The key of a mirror, and its name as a dataset: of which shard, and a number from 1."""
+    """Return the key of a mirror, from its shard and a number from 1; its dataset has it, too."""
     return "-".join(["dps-mirror", server, *map(str, numbers)])
 
 

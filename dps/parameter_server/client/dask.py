@@ -455,7 +455,7 @@ def _through(card: ServerCard, client: Client | None) -> ServerCard:
 
 
 def _worker() -> Worker:
-    """The worker whose task this is, or a thread of a task: then that of the process.
+    """Return the worker that runs this task, also in a thread that the task started.
 
     Raises ValueError: there is none, or they belong to several clusters.
     """

@@ -89,7 +89,7 @@ def client_for(given: Any) -> Any:
 
 @contextmanager
 def connection(given: object, in_task: bool = True) -> Iterator[Any]:
-    """The client by which servers are made or found, inside of a task that of its worker.
+    """Yield the client that makes or finds servers; in a task, the client of its worker.
 
     One that is made, for a cluster or the address of a scheduler, is closed behind it.
     """

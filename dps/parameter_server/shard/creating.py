@@ -79,7 +79,7 @@ class Creations:
         return tuple(gone)
 
     def taken(self, tensors: Sequence[TensorSpec]) -> dict[str, Store]:
-        """The stores of tensors that are committed now, by name; they are no creations any more."""
+        """Return the stores of committed tensors by name, and forget their creations."""
         with self._lock:
             tokens = {tensor.creation for tensor in tensors} & set(self._all)
             gone = [self._all.pop(token) for token in tokens]

@@ -160,7 +160,7 @@ def bring_up_to_date(access: Access, epoch: int) -> None:
 
 
 def finish_steps(access: Access, clock: int) -> None:
-    """The rank takes no more steps in this epoch; those of its end lie behind it."""
+    """Report that the rank takes no more steps in this epoch."""
     if access.channel is not None:
         access.channel.finish_steps(clock)
 

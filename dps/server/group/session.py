@@ -87,7 +87,7 @@ class Stores:
     silence: float = 2.0  # seconds without any answer after which a shard's host is gone
 
     def snapshot(self, epochs: int, check: Check | None = None, steps: int = 0) -> Snapshot:
-        """Parameters and optimizer state after so many closed epochs of the group at work.
+        """Fetch parameters and optimizer state as they were after `epochs` closed epochs.
 
         check: called while the answer is awaited; raises to give up.
         steps: steps into the next epoch, for a snapshot within it.

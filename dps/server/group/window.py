@@ -237,7 +237,7 @@ def _one_applies(spec: WindowSpec, cores: int) -> bool:
 
 
 def slice_width(size: int, n_ranks: int, key_width: int) -> int:
-    """Elements of the slice that each of so many ranks has; the last ones may have fewer."""
+    """Return the number of elements in the slice of a rank; the last ones may have fewer."""
     unit = lcm(32, key_width or 1)
     return -(-size // n_ranks // unit) * unit or unit
 
@@ -335,11 +335,11 @@ class Window(Regions):
 
     @property
     def slice_width(self) -> int:
-        """Elements of a slice; the last ones may have fewer."""
+        """Number of elements in a slice; the last ones may have fewer."""
         return slice_width(self.spec.size, len(self.spec.active), self.spec.store.key_width)
 
     def grow(self, slot: int, nbytes: int) -> int:
-        """Have memory for so many bytes of values in a slot, and their keys; what there is then.
+        """Make room for `nbytes` bytes of values and their keys in a slot; return its size.
 
         Raises StoppedError: the window has been given back.
         Raises WindowError: there is no room.

@@ -130,7 +130,7 @@ class LockedFile:
         return True
 
     def commit(self, start: int, nbytes: int) -> None:
-        """Have bytes that the file may not have taken yet; what is there stays.
+        """Allocate bytes of the file without changing them.
 
         Raises OSError: there is no room, or the file has been given back.
         """

@@ -60,7 +60,7 @@ class Snapshot(NamedTuple):
         return self.values[1:]
 
     def split(self, width: int) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
-        """Values of the rows of a table, of `width` elements each, and of what is behind it."""
+        """Split the values into table rows, of `width` elements each, and the rest."""
         n = self.ids.shape[1] * width
         return self.values[:, :n], self.values[:, n:]
 

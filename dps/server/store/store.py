@@ -80,7 +80,7 @@ class StoreSpec:
 
     @property
     def growing(self) -> str | None:
-        """Few epochs are so long that there are snapshots within them."""
+        """The array that grows on demand: few fits take snapshots within an epoch."""
         return "kept_within" if self.within and not self.spilled else None
 
     @property

@@ -21,7 +21,7 @@ def arena_of(
     seed: int,
     optimizer: Optimizer,
 ) -> Arena:
-    """A shard's part of a table, of which so many ranks have charge."""
+    """Make a shard's part of a table that `n_ranks` ranks share."""
     start = np.zeros((optimizer.state_rows, 1))
     optimizer.initialize(start)
     return Arena(

@@ -85,7 +85,7 @@ class PathLock:
         self._write_first()
 
     def is_taken(self) -> bool:
-        """True if another fit has taken it over; where it is gone or empty, none has."""
+        """True if another fit has taken the lock over; False if it is gone or empty."""
         return _parsed(self._read()).get("token") not in (None, self._owner["token"])
 
     def close(self) -> None:

@@ -39,7 +39,7 @@ class EpochReport:
     digest: int = 0  # of the rank's copy of parameters and state; 0 where it holds none
 
     def row(self, score: Sequence[float] | NDArray[np.float64] = ()) -> NDArray[np.float64]:
-        """As doubles; the report of a score of rows for validation comes last."""
+        """Return the values as doubles, followed by the report of a validation score."""
         own = np.array([*vars(self).values()], np.float64)
         return np.concatenate([own, score])
 
@@ -77,7 +77,7 @@ class EpochRecord:
     rows_per_replica: tuple[int, ...]
 
     def row(self) -> tuple[float, ...]:
-        """As doubles; those of the replicas come last, behind their number."""
+        """Return the values as doubles, followed by the number of replicas and their rows."""
         *values, replicas = vars(self).values()
         return tuple(map(float, (*values, len(replicas), *replicas)))
 
@@ -130,7 +130,7 @@ class EpochRecord:
         )
 
     def as_dict(self, kept: int) -> dict[str, Any]:
-        """The dict in ``history_`` for a fit that kept the parameters of such an epoch."""
+        """Return the dict for ``history_``, in a fit that kept the parameters of epoch `kept`."""
         shown = {name: value for name, value in vars(self).items() if name not in _INTERNAL}
         shown = {n: value for n, value in shown.items() if n not in ASKED or not math.isnan(value)}
         return shown | {"kept": self.epoch == kept, "rows_per_second": self.rows_per_second}

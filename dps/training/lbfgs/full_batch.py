@@ -268,7 +268,7 @@ def _correlations(
     mean: NDArray[np.float64],
     deviation: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """Correlations of features, over so many rows as cost little beside the passes."""
+    """Return correlations of features, from few enough rows to cost little beside a pass."""
     width = len(mean)
     few = min(_PRODUCTS / width**2, _SAMPLED / width)
     enough = max(few, _ROWS_A_FEATURE * width)

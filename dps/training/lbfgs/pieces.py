@@ -140,7 +140,7 @@ def _count(rows: Rows) -> int:
 
 
 def _runs(count: int, share: int, random: np.random.Generator) -> NDArray[np.int64]:
-    """Numbers below `count`: a run of each `share` as long, and so of what is left."""
+    """Draw one of every `share` numbers below `count`, in runs of equal length."""
     reach = share * _RUN
     whole = count // reach
     first = np.arange(whole) * reach + random.integers(reach - _RUN + 1, size=whole)

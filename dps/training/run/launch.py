@@ -399,7 +399,7 @@ def _of_ring(job: Job, plan: Plan, hosts: Hosts) -> tuple[str, ...]:
 
 
 def hosts_of(job: Job, plan: Plan, cluster: Cluster) -> Hosts:
-    """The ranks of each host, in order, where those of a host sum before one of them sends.
+    """Return the ranks of each host whose gradients are summed before one rank sends.
 
     None if each rank works for itself: no rank waits for others, all are on one host, or
     none has company there.

@@ -45,7 +45,7 @@ class Recovery:
         self._unsaid = False
 
     def while_loading(self, epoch: int) -> list[Loss]:
-        """Losses since the last call, before such an epoch, while nothing was trained."""
+        """Return the losses since the last call, before training of `epoch` began."""
         known = sum(loss.loading for loss in self.losses)
         new = [Loss(what, epoch, 0, 0, s, True) for what, s in self._cluster.lost[known:]]
         self.losses += new

@@ -120,7 +120,7 @@ class Watcher:
         self._await_replicas()
 
     def _watch(self) -> bool:
-        """Wait for the end; whether it is that of this generation only."""
+        """Wait for the end; return True if only this generation ends."""
         began = checked = time.monotonic()
         for rank in range(len(self._plan.ranks)):
             self._progress[rank] = ((), began)

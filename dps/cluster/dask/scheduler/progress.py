@@ -34,7 +34,7 @@ class TaskProgress:
     unknown: int  # tasks that the scheduler has not been sent, or has forgotten
 
     def must_end(self, waited: float, timeout: float) -> bool:
-        """True if no progress for so many seconds is enough; heartbeats say of it late."""
+        """True if `waited` seconds without progress are too many; heartbeats report late."""
         return waited > max(timeout, 2 * self.lately) and not self.uncertain
 
     def error(self, n_tasks: int, seconds: float) -> ClusterError:
@@ -82,7 +82,7 @@ class StallClock:
         self._moved = time.monotonic()
 
     def see(self, standing: TaskProgress | None, n_tasks: int, ended: bool = False) -> None:
-        """Record where tasks stand (None: they make progress), and whether one has ended.
+        """Record the progress of tasks (None: they advance), and whether one has ended.
 
         Raises ClusterError: there has been no progress for too long.
         """
