@@ -357,7 +357,7 @@ def from_files(rows: int, seeds: int) -> None:
         *(
             (f"clicks: {name}, MB of a worker", found[name][1] / MB, "<=", bar)
             for name, bar in asked
-            if rows <= MOST_ROWS
+            if name in found and rows <= MOST_ROWS
         ),
     )
 
