@@ -32,9 +32,9 @@ def warn(
 def warned() -> Iterator[list[Warning]]:
     """Yield a list that gets the warnings of this thread, in place of its log.
 
-    Those of other packages come by `warnings.showwarning`, if no filter ignores them or makes them
-    errors. The first thread replaces it, and the last one puts it back. Other threads' warnings go
-    to the one before.
+    Warnings of other packages arrive through `warnings.showwarning`, unless a filter ignores them
+    or turns them into errors. The first thread replaces that function, and the last one restores
+    it. It hands the warnings of other threads to the replaced one.
     """
     global _inside, _before
     outer = getattr(_of_thread, "found", None)

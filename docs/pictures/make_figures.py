@@ -105,7 +105,7 @@ def recovery(client: Client) -> None:
 
 
 class Slow:
-    """A linear model whose gradients take 2 ms, those of the first replica that asks 8 ms."""
+    """A linear model whose gradients take 2 ms, and 8 ms in the first replica that asks."""
 
     lock = threading.Lock()
     ranks: ClassVar[list[int]] = []

@@ -52,8 +52,7 @@ VW, SKLEARN = "Vowpal Wabbit", "scikit-learn SGDClassifier"
 PAIRS, TREES, DLRM = "Vowpal Wabbit -q ww", "LightGBM", "PyTorch, DLRM"
 FACTORS, LAYERS, BATCH, RATE = 16, (64, 32), 256, 0.02
 LOGARITHMS = ", logarithms"
-#: Rows above which the linear model alone is trained on a file; and rows of a quick run, in which
-#: two models are.
+#: Rows above which a file trains the linear model alone, and up to which it trains two models.
 MOST_ROWS, FEW_ROWS = 2_000_000, 1_200
 PART = 100_000  # rows that are written together
 
@@ -320,7 +319,7 @@ def from_files(rows: int, seeds: int) -> None:
     }
     if rows > MOST_ROWS:
         models = {LINEAR: models[LINEAR]}
-    if rows == FEW_ROWS:
+    if rows <= FEW_ROWS:
         models = dict([*models.items()][::3])
     found: dict[str, tuple[float, float, float]] = {}
     with tempfile.TemporaryDirectory() as folder:

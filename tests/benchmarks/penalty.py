@@ -4,7 +4,7 @@
 
 The peer is `OneHotEncoder` of categories and `StandardScaler` of numbers before
 `LogisticRegression` or `Ridge` at their defaults. Log loss, or the root of the mean squared
-error; adult and california are those of `public_data`.
+error; adult and california come from `public_data`.
 """
 
 from __future__ import annotations

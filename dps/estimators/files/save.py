@@ -141,7 +141,7 @@ def load(path: PathLike, **given: object) -> Any:
 def _loaded(
     content: object, arrays: Mapping[str, object], given: Mapping[str, object], path: PathLike
 ) -> Any:
-    """Make the estimator of a record, or raise an error that says what is wrong."""
+    """Make the estimator of a record, or raise an error that names the fault."""
     wanted = content.get("given", {}) if isinstance(content, dict) else {}
     if isinstance(wanted, dict) and set(wanted) != set(given):
         missing = {name: text for name, text in wanted.items() if name not in given}

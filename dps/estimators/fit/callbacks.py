@@ -89,5 +89,5 @@ class FitCallbacks:
             self._context.call_on_fit_task_end(**self._given, reconstruction_attributes={})
 
     def close(self) -> None:
-        """Remove what is shown."""
+        """Remove the bar and the handler of the log."""
         self._shown.close()

@@ -61,7 +61,7 @@ class ValidationData:
         encoding: Encoding | None,
         n_partitions: int,
     ) -> list[Partition]:
-        """Cut validation data into partitions like those of X, which is `beside`.
+        """Cut validation data into partitions as X, which is `beside`, is cut.
 
         estimator: which knows the columns of X.
         n_partitions: those of X; local data beside a Dask collection is cut into as many at most.

@@ -126,7 +126,7 @@ class Requests:
             raise
 
     def leave(self) -> None:
-        """Free what is held of the server."""
+        """Drop all accesses to shards."""
         with self._lock:
             self.accesses = {}
 

@@ -87,7 +87,7 @@ def places(path: str) -> list[CheckpointDir]:
 
 
 def number_of_next(path: str, known: Collection[str]) -> int:
-    """Return a number above those of all checkpoints at a path."""
+    """Return a number above all checkpoint numbers at a path."""
     return 1 + max(
         (each.number for each in places(path) if each.run in known or each.is_written()),
         default=0,
