@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
     from scipy.sparse import sparray, spmatrix
 
-    from dps.losses import Loss
-    from dps.modes import Mode
-    from dps.optimizers import Optimizer, Schedule
+    from dps.losses import LabelLoss, Loss, NumberLoss
+    from dps.modes import Mode, ModeName
+    from dps.optimizers import Optimizer, OptimizerName, Schedule
     from dps.scores.validation import RowScore
 
     #: A client, a cluster, or the address of a scheduler.
@@ -53,22 +53,15 @@ if TYPE_CHECKING:
     RandomState: TypeAlias = int | np.random.RandomState | None
     Auto: TypeAlias = Literal["auto"]
     Activation: TypeAlias = Literal["relu", "silu", "tanh", "logistic", "identity"]
-    ModeLike: TypeAlias = Mode | Literal["sync", "async", "allreduce", "hybrid", "auto"]
-    StepsLike: TypeAlias = (
-        Optimizer | Literal["sgd", "momentum", "adagrad", "scaled_adagrad", "adam", "adamw"]
-    )
+    ModeLike: TypeAlias = Mode | ModeName
+    StepsLike: TypeAlias = Optimizer | OptimizerName
     OptimizerLike: TypeAlias = StepsLike | Literal["auto", "lbfgs"]
     Placing: TypeAlias = Literal["contiguous", "balanced", "round_robin"]
     RateLike: TypeAlias = (
         float | Schedule | Literal["auto", "constant", "cosine", "invscaling", "step"]
     )
-    ClassificationLoss: TypeAlias = (
-        Loss | Literal["log_loss", "hinge", "squared_hinge", "modified_huber"]
-    )
-    RegressionLoss: TypeAlias = (
-        Loss
-        | Literal["squared_error", "huber", "epsilon_insensitive", "quantile", "poisson", "gamma"]
-    )
+    ClassificationLoss: TypeAlias = Loss | LabelLoss
+    RegressionLoss: TypeAlias = Loss | NumberLoss
     ScoringLike: TypeAlias = str | RowScore | Callable[..., Any]
     #: Values of a search's `scoring=`, which may have several.
     ScorersLike: TypeAlias = (

@@ -119,6 +119,7 @@ normalize : bool or "auto", default="auto"
     is True for a classification of sparse rows with more than 256 columns, if these are no encoded
     dataframe.
 optimizer : str or Optimizer, default="auto"
+    One of "auto", <optimizers>.
     "auto" is Adagrad, and with layers AdamW with ``beta2=0.95``, unless batches touch a small part
     of a large table, for which Adagrad has sparse steps.
 average : bool or "auto", default="auto"
@@ -377,7 +378,7 @@ class FMClassifier(_Factorization, Classifier):
     Parameters
     ----------
     <factors>
-    loss : {"log_loss", "hinge", "squared_hinge", "modified_huber"} or Loss, default="log_loss"
+    <label_loss>
     class_weight : dict, "balanced" or None, default=None
     <fm>
     <planned>
@@ -415,10 +416,7 @@ class FMRegressor(_Factorization, Regressor):
     Parameters
     ----------
     <factors>
-    loss : str or Loss, default="squared_error"
-        "squared_error", "huber", "epsilon_insensitive", "quantile" (the median;
-        ``dps.losses.Quantile(0.9)`` another), or "poisson" (counts) and "gamma" (amounts), whose
-        mean is the exponential of the machine's output.
+    <number_loss>
     <fm>
     <planned>
     <rows>

@@ -321,7 +321,7 @@ class LinearClassifier(_Linear, Classifier):
 
     Parameters
     ----------
-    loss : {"log_loss", "hinge", "squared_hinge", "modified_huber"} or Loss, default="log_loss"
+    <label_loss>
     class_weight : dict, "balanced" or None, default=None
     <linear>
     <rows>
@@ -365,10 +365,7 @@ class LinearRegressor(_Linear, Regressor):
 
     Parameters
     ----------
-    loss : str or Loss, default="squared_error"
-        "squared_error", "huber", "epsilon_insensitive", "quantile" (the median;
-        ``dps.losses.Quantile(0.9)`` another), or "poisson" (counts) and "gamma" (amounts), whose
-        mean is the exponential of the linear function.
+    <number_loss>
     <linear>
     <rows>
     <places>

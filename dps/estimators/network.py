@@ -86,11 +86,11 @@ embedding_size : int or "auto", default="auto"
     Size of the embedding of a number's quantile bin, which is an input beside the scaled number. 0
     is none. "auto" is 8, or less so that all numbers make at most 256 inputs.
 optimizer : str or Optimizer, default="auto"
-    "auto" is AdamW with ``beta2=0.95``. Others are "adam", "adamw", "sgd", "momentum", "adagrad"
-    and "scaled_adagrad". "lbfgs" uses the gradient of all rows in each step, for few rows or if the
-    last digit of the training loss counts. It has no `dropout`, `average`, early stopping or
-    learning rate, and replicas wait in every mode. Layers are scaled by the root of their inputs
-    and targets by their deviation, so one rate suits all widths and units.
+    One of "auto", "lbfgs", <optimizers>.
+    "auto" is AdamW with ``beta2=0.95``. "lbfgs" uses the gradient of all rows in each step, for few
+    rows or if the last digit of the training loss counts. It has no `dropout`, `average`, early
+    stopping or learning rate, and replicas wait in every mode. Layers are scaled by the root of
+    their inputs and targets by their deviation, so one rate suits all widths and units.
 average : bool, default=True
     If True, the parameters are an exponential mean over the last two epochs.
 max_iter : int or "auto", default="auto"
@@ -278,7 +278,7 @@ class MLPClassifier(_Perceptron, Classifier):
     Parameters
     ----------
     <units>
-    loss : {"log_loss", "hinge", "squared_hinge", "modified_huber"} or Loss, default="log_loss"
+    <label_loss>
     class_weight : dict, "balanced" or None, default=None
     <mlp>
     <planned>
@@ -317,10 +317,7 @@ class MLPRegressor(_Perceptron, Regressor):
     Parameters
     ----------
     <units>
-    loss : str or Loss, default="squared_error"
-        "squared_error", "huber", "epsilon_insensitive", "quantile" (the median;
-        ``dps.losses.Quantile(0.9)`` another), or "poisson" (counts) and "gamma" (amounts), whose
-        mean is the exponential of the network's output.
+    <number_loss>
     <mlp>
     <planned>
     <rows>

@@ -1,7 +1,9 @@
 """Losses, for `loss=` where a name does not say enough.
 
-Nothing here may know models, servers or modes.
+To add one, write a class in ``classification.py`` or ``regression.py``, and name it here.
 """
+
+from typing import Literal
 
 from dps.losses.base import Loss
 from dps.losses.classification import Hinge, LogLoss, ModifiedHuber, SquaredHinge
@@ -27,6 +29,12 @@ __all__ = [
     "SquaredError",
     "SquaredHinge",
 ]
+
+#: Names of losses, for type checkers.
+LabelLoss = Literal["log_loss", "hinge", "squared_hinge", "modified_huber"]
+NumberLoss = Literal[
+    "squared_error", "huber", "epsilon_insensitive", "quantile", "poisson", "gamma"
+]  # fmt: skip
 
 
 def __dir__() -> list[str]:

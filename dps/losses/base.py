@@ -10,6 +10,7 @@ from math import inf
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dps._kernels.losses import LossKernel
 from dps._native import written_in_python
@@ -84,6 +85,48 @@ def _bend_of(loss: "Loss") -> float:
 
 
 @dataclass(frozen=True)
+class Units:
+    """Units of y, raw outputs and losses, in which targets vary by about one.
+
+    Gradients, penalties and tolerances of steps in these units do not depend on the units or the
+    offset of y. Arrays are (k,), one number per output.
+
+    Examples
+    --------
+    >>> from dps.losses import SquaredError
+    >>> units = SquaredError()._units(np.array([5.0]), np.array([2.0]))
+    >>> y = units.of_targets(np.array([7.0]))
+    >>> y, units.targets(y), units.raw(y[:, None]), units.size
+    (array([1.]), array([7.]), array([[7.]]), 4.0)
+    """
+
+    loss: "Loss"  # in units
+    size: float  # a loss of y is as many times that; of several outputs on average
+    # y is ``y_shift + y_scale * targets``.
+    y_shift: NDArray[np.float64]
+    y_scale: NDArray[np.float64]
+    # Raw outputs are ``start + reach * outputs`` of a model whose outputs vary by about one, and in
+    # units ``output_shift + output_scale * outputs``.
+    start: NDArray[np.float64]
+    reach: NDArray[np.float64]
+    output_shift: NDArray[np.float64]
+    output_scale: NDArray[np.float64]
+
+    def of_targets(self, y: Any) -> Any:
+        """Y in units."""
+        return (np.asarray(y, np.float64) - self.y_shift) / self.y_scale
+
+    def targets(self, targets: Any) -> Any:
+        """The y of targets in units."""
+        return self.y_shift + self.y_scale * targets
+
+    def raw(self, raw: Any) -> Any:
+        """Raw outputs of those in units."""
+        outputs = (raw - self.output_shift) / self.output_scale
+        return self.start + self.reach * outputs
+
+
+@dataclass(frozen=True)
 class Loss(Configuration, ABC):
     """A loss of a raw model output, summed over rows with weights.
 
@@ -118,6 +161,8 @@ class Loss(Configuration, ABC):
     kernel: ClassVar[LossKernel | None] = None
     domain: ClassVar[str | None] = None
     _in_python: ClassVar[bool] = False
+    #: Class of `sklearn.linear_model` with that loss; what a loss has as fields are its parameters.
+    _peer: ClassVar[str | None] = None
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -233,6 +278,14 @@ class Loss(Configuration, ABC):
         slope = np.empty((1, 1))
         self.evaluate(np.array([std]), np.zeros((1, 1)), None, slope)
         return float(slope[0, 0] ** 2)
+
+    def _units(self, start: NDArray[np.float64], reach: NDArray[np.float64]) -> Units:
+        """Units for outputs that start at `start` and vary by `reach`; by default those of y.
+
+        Several outputs count alike. If the loss has a width, they share it, and so a unit.
+        """
+        zeros, ones = np.zeros_like(start), np.ones_like(start)
+        return Units(self, 1.0, zeros, ones, start, reach, start, reach)
 
     def targets(self, codes: Any) -> Any:
         """Return what `evaluate` wants for class codes.

@@ -1,4 +1,4 @@
-"""Losses of labels. Nothing here may know models."""
+"""Losses of labels."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -86,6 +86,7 @@ class LogLoss(MarginLoss):
     """
 
     name: ClassVar[str] = "log_loss"
+    _peer = "LogisticRegression"
     curvature: ClassVar[float] = 0.25
     kernel: ClassVar[LossKernel] = LossKernel("log")
 
@@ -125,6 +126,7 @@ class Hinge(MarginLoss):
     """
 
     name: ClassVar[str] = "hinge"
+    _peer = "SGDClassifier"
     kernel: ClassVar[LossKernel] = LossKernel("hinge")
 
 
@@ -143,6 +145,7 @@ class SquaredHinge(MarginLoss):
     """
 
     name: ClassVar[str] = "squared_hinge"
+    _peer = "SGDClassifier"
     curvature: ClassVar[float] = 2.0
     kernel: ClassVar[LossKernel] = LossKernel("squared_hinge")
 
@@ -164,6 +167,7 @@ class ModifiedHuber(MarginLoss):
     """
 
     name: ClassVar[str] = "modified_huber"
+    _peer = "SGDClassifier"
     curvature: ClassVar[float] = 2.0
     kernel: ClassVar[LossKernel] = LossKernel("modified_huber")
 

@@ -1,51 +1,33 @@
-"""Losses by name: a loss is a class and a line in `LOSSES`."""
+"""Losses by name."""
 
+from dps import losses
 from dps.losses.base import Loss, Task
-from dps.losses.classification import (
-    Hinge,
-    LogLoss,
-    ModifiedHuber,
-    Softmax,
-    SquaredHinge,
-)
-from dps.losses.regression import (
-    EpsilonInsensitive,
-    Gamma,
-    Huber,
-    Poisson,
-    Quantile,
-    SquaredError,
-)
+from dps.losses.classification import Softmax
 
+#: The public losses, and the softmax, which the log loss becomes for several classes.
 LOSSES: dict[str, type[Loss]] = {
-    "squared_error": SquaredError,
-    "log_loss": LogLoss,
-    "hinge": Hinge,
-    "squared_hinge": SquaredHinge,
-    "modified_huber": ModifiedHuber,
-    "huber": Huber,
-    "epsilon_insensitive": EpsilonInsensitive,
-    "quantile": Quantile,
-    "poisson": Poisson,
-    "gamma": Gamma,
-    "softmax": Softmax,
+    kind.name: kind
+    for kind in (*(getattr(losses, each) for each in losses.__all__), Softmax)
+    if kind is not Loss
 }
 
 
-def get_loss(loss: str | Loss, task: Task) -> Loss:
-    """Return a loss, given itself or its name.
+def names_of(task: Task) -> list[str]:
+    """Names that users may give."""
+    return [name for name, kind in LOSSES.items() if kind.task == task and kind is not Softmax]
 
-    loss: the softmax has no name for users: the log loss becomes it for several classes.
-    task: {"classification", "regression"}.
-    Raises ValueError: if it is neither, or belongs to the other task; the names there are are
-    listed.
+
+def get_loss(loss: str | Loss, task: Task) -> Loss:
+    """Return a loss of a task by its name, or as it is.
+
+    Raises ValueError: there is none of that name, or it belongs to the other task.
 
     Examples
     --------
     >>> get_loss("log_loss", "classification")
     LogLoss()
     """
-    names = sorted(n for n, kind in LOSSES.items() if kind.task == task and kind is not Softmax)
+    names = sorted(names_of(task))
     if isinstance(loss, Loss) and loss.task == task:
         return loss
     if isinstance(loss, str) and loss in names:

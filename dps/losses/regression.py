@@ -1,13 +1,47 @@
-"""Losses of numbers. Nothing here may know models."""
+"""Losses of numbers."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dps._kernels.losses import LossKernel
 from dps._parameters import check_real
-from dps.losses.base import Loss, Task
+from dps.losses.base import Loss, Task, Units
+
+_Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class _InUnits(Loss):
+    """A loss of targets and raw outputs in their units."""
+
+    name: ClassVar[str] = "in_units"
+    task: ClassVar[Task] = "regression"
+
+    kernel: LossKernel  # type: ignore[misc]
+
+
+def _standard(loss: Loss, size: float, start: _Floats, reach: _Floats) -> Units:
+    """Units in which outputs start at zero and vary by one."""
+    return Units(loss, size, start, reach, start, reach, np.zeros_like(start), np.ones_like(start))
+
+
+def _shared(reach: _Floats) -> float:
+    """The unit of several outputs."""
+    return math.sqrt(float(np.mean(reach**2)))
+
+
+def _in_one_unit(loss: Loss, width: float, size: float, start: _Floats, reach: _Floats) -> Units:
+    """Units of a loss with a width, which is one number for all outputs."""
+    assert loss.native is not None
+    shared, zeros = _shared(reach), np.zeros_like(start)
+    narrow = _InUnits(LossKernel(loss.native.name, width / shared))
+    return Units(
+        narrow, size, start, np.full_like(reach, shared), start, reach, zeros, reach / shared
+    )
 
 
 @dataclass(frozen=True)
@@ -26,6 +60,10 @@ class SquaredError(Loss):
     task: ClassVar[Task] = "regression"
     curvature: ClassVar[float] = 1.0
     kernel: ClassVar[LossKernel] = LossKernel("squared")
+    _peer = "Ridge"
+
+    def _units(self, start: _Floats, reach: _Floats) -> Units:
+        return _standard(self, _shared(reach) ** 2, start, reach)
 
 
 @dataclass(frozen=True)
@@ -51,6 +89,7 @@ class Huber(Loss):
     """
 
     name: ClassVar[str] = "huber"
+    _peer = "SGDRegressor"
     task: ClassVar[Task] = "regression"
     curvature: ClassVar[float] = 1.0
 
@@ -63,6 +102,9 @@ class Huber(Loss):
     def kernel(self) -> LossKernel:  # type: ignore[override]
         """The kernel ``huber``."""
         return LossKernel("huber", self.epsilon)
+
+    def _units(self, start: _Floats, reach: _Floats) -> Units:
+        return _in_one_unit(self, self.epsilon, _shared(reach) ** 2, start, reach)
 
 
 @dataclass(frozen=True)
@@ -85,6 +127,7 @@ class EpsilonInsensitive(Loss):
     """
 
     name: ClassVar[str] = "epsilon_insensitive"
+    _peer = "SGDRegressor"
     task: ClassVar[Task] = "regression"
 
     epsilon: float = 0.1
@@ -96,6 +139,9 @@ class EpsilonInsensitive(Loss):
     def kernel(self) -> LossKernel:  # type: ignore[override]
         """The kernel ``epsilon_insensitive``."""
         return LossKernel("epsilon_insensitive", self.epsilon)
+
+    def _units(self, start: _Floats, reach: _Floats) -> Units:
+        return _in_one_unit(self, self.epsilon, _shared(reach), start, reach)
 
 
 @dataclass(frozen=True)
@@ -120,6 +166,7 @@ class Quantile(Loss):
     """
 
     name: ClassVar[str] = "quantile"
+    _peer = "QuantileRegressor"
     task: ClassVar[Task] = "regression"
 
     quantile: float = 0.5
@@ -131,6 +178,9 @@ class Quantile(Loss):
     def kernel(self) -> LossKernel:  # type: ignore[override]
         """The kernel ``quantile``."""
         return LossKernel("quantile", self.quantile)
+
+    def _units(self, start: _Floats, reach: _Floats) -> Units:
+        return _standard(self, float(reach.mean()), start, reach)
 
 
 @dataclass(frozen=True)
@@ -160,6 +210,14 @@ class LogLinkLoss(Loss):
         self.evaluate(np.array([mean, mean, mean + std]), at, None, slope)
         return float(slope[2, 0] ** 2 * 2 * step / (slope[1, 0] - slope[0, 0]))
 
+    def _units(self, start: _Floats, reach: _Floats) -> Units:
+        """Units of the mean."""
+        assert self.native is not None
+        means, zeros = np.exp(start), np.zeros_like(start)
+        size = float(means.mean())
+        divided = _InUnits(LossKernel(self.native.name, math.log(size)))
+        return Units(divided, size, zeros, means, start, reach, zeros, reach)
+
 
 @dataclass(frozen=True)
 class Poisson(LogLinkLoss):
@@ -177,6 +235,7 @@ class Poisson(LogLinkLoss):
     """
 
     name: ClassVar[str] = "poisson"
+    _peer = "PoissonRegressor"
     kernel: ClassVar[LossKernel] = LossKernel("poisson")
     domain: ClassVar[str] = "0 or more"
 
@@ -201,9 +260,14 @@ class Gamma(LogLinkLoss):
     """
 
     name: ClassVar[str] = "gamma"
+    _peer = "GammaRegressor"
     kernel: ClassVar[LossKernel] = LossKernel("gamma")
     domain: ClassVar[str] = "positive"
 
     def allows(self, y: Any) -> Any:
         """Return True for each positive target, see `Loss.allows`."""
         return np.asarray(y) > 0
+
+    def _units(self, start: _Floats, reach: _Floats) -> Units:
+        """Units of the mean, in which the loss is as large."""
+        return replace(super()._units(start, reach), size=1.0)

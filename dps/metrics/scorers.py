@@ -1,4 +1,7 @@
-"""Scorers by scikit-learn's names: how good a fitted estimator is on data where that lies."""
+"""Scorers by scikit-learn's names, which compute where the data lies.
+
+A scorer of scikit-learn names its metric; dps has the scorer if it has that metric.
+"""
 
 from __future__ import annotations
 
@@ -19,18 +22,8 @@ from dps.data.collections.parts import Parts, held, one_graph
 from dps.data.collections.results import results_of
 from dps.data.collections.sealed import sealed
 from dps.data.feed.targets import positive_code
-from dps.metrics.classification import accuracy_score, brier_score_loss, log_loss
-from dps.metrics.explained import d2_absolute_error_score, d2_brier_score, d2_log_loss_score
-from dps.metrics.labels import balanced_accuracy_score, f1_score, precision_score, recall_score
-from dps.metrics.ranking import average_precision_score, roc_auc_score
-from dps.metrics.regression import (
-    mean_absolute_error,
-    mean_gamma_deviance,
-    mean_poisson_deviance,
-    mean_squared_error,
-    r2_score,
-    root_mean_squared_error,
-)
+from dps.metrics.ranking import average_precision_score
+from dps.metrics.sums import METRICS
 
 if TYPE_CHECKING:
     from dps._typing import ClientLike, MatrixLike, VectorLike
@@ -264,53 +257,6 @@ def _client(estimator: BaseEstimator) -> Any:
     return getattr(estimator, "client", None)
 
 
-_SCORERS = {
-    scorer.name: scorer
-    for scorer in (
-        Scorer("accuracy", accuracy_score, "predict"),
-        Scorer("balanced_accuracy", balanced_accuracy_score, "predict"),
-        *(
-            Scorer(f"{name}{suffix}", metric, "predict", options={"average": average})
-            for name, metric in (
-                ("f1", f1_score),
-                ("precision", precision_score),
-                ("recall", recall_score),
-            )
-            for suffix, average in (
-                ("", "binary"),
-                ("_macro", "macro"),
-                ("_micro", "micro"),
-                ("_weighted", "weighted"),
-                ("_samples", "samples"),
-            )
-        ),
-        Scorer("neg_log_loss", log_loss, "predict_proba", -1),
-        Scorer("neg_brier_score", brier_score_loss, "predict_proba", -1),
-        Scorer("average_precision", average_precision_score, "ranks"),
-        Scorer("roc_auc", roc_auc_score, "ranks"),
-        *(
-            Scorer(
-                f"roc_auc_{how}{'_weighted' * (average == 'weighted')}",
-                roc_auc_score,
-                "predict_proba",
-                options={"multi_class": how, "average": average},
-            )
-            for how in ("ovr", "ovo")
-            for average in ("macro", "weighted")
-        ),
-        Scorer("r2", r2_score, "predict"),
-        Scorer("neg_mean_squared_error", mean_squared_error, "predict", -1),
-        Scorer("neg_root_mean_squared_error", root_mean_squared_error, "predict", -1),
-        Scorer("neg_mean_absolute_error", mean_absolute_error, "predict", -1),
-        Scorer("d2_absolute_error_score", d2_absolute_error_score, "predict"),
-        Scorer("d2_log_loss_score", d2_log_loss_score, "predict_proba"),
-        Scorer("d2_brier_score", d2_brier_score, "predict_proba"),
-        Scorer("neg_mean_poisson_deviance", mean_poisson_deviance, "predict", -1),
-        Scorer("neg_mean_gamma_deviance", mean_gamma_deviance, "predict", -1),
-    )
-}
-
-
 def get_scorer(scoring: str | Sequence[str] | Callable[..., Any]) -> Any:
     """The scorer of a name, as scikit-learn's `get_scorer`; it takes data of Dask as well.
 
@@ -348,14 +294,18 @@ def get_scorer(scoring: str | Sequence[str] | Callable[..., Any]) -> Any:
 
 
 def _named(name: str) -> Scorer:
-    if name in _SCORERS:
-        return _SCORERS[name]
     if name not in get_scorer_names():
         raise ValueError(
             f"scoring={name!r} is no name of a score: take one of {get_scorer_names()}, or give a "
             "callable (estimator, X, y) -> float"
         )
-    return gathering(metrics.get_scorer(name), name)
+    theirs: Any = metrics.get_scorer(name)
+    metric = METRICS.get(theirs._score_func.__name__)
+    if metric is None:
+        return gathering(theirs, name)
+    method = theirs._response_method  # a name, or two for ranks
+    method = method if isinstance(method, str) else "ranks"
+    return Scorer(name, metric, method, theirs._sign, theirs._kwargs)
 
 
 def gathering(scorer: Any, name: str | None = None) -> Scorer:
@@ -364,8 +314,10 @@ def gathering(scorer: Any, name: str | None = None) -> Scorer:
 
 
 def get_scorer_names() -> list[str]:
-    """All names of scikit-learn's scorers, sorted.
+    """Names of scikit-learn's scorers, sorted.
 
-    Most are computed where data lies. For others the predictions of all rows come to this process.
+    Scorers of metrics in :mod:`dps.metrics` compute where the data lies. For others the predictions
+    of all rows come to this process.
     """
-    return sorted({*_SCORERS, *metrics.get_scorer_names()})
+    names: list[str] = metrics.get_scorer_names()
+    return names

@@ -28,6 +28,9 @@ _FAN = 8  # results that one task merges
 _TIMEOUT = 60.0
 F = TypeVar("F", bound=Callable[..., Any])
 
+#: Metrics of Dask data by name, which `Metric` fills.
+METRICS: dict[str, Callable[..., Any]] = {}
+
 
 class Metric:
     """Decorates a metric of Dask's data; of local data it is scikit-learn's of the same name.
@@ -64,6 +67,7 @@ class Metric:
                 y, predicted, options = self._adapt(y, predicted, options)
             return theirs(y, predicted, **options)
 
+        METRICS[metric.__name__] = either
         return cast("F", either)
 
 

@@ -6,6 +6,8 @@ below.
 
 from __future__ import annotations
 
+from typing import Literal
+
 from dps.modes.allreduce import AllReduce
 from dps.modes.asynchronous import Async
 from dps.modes.auto import Auto
@@ -26,6 +28,8 @@ __all__ = [
 
 #: Modes by name; a name stands for the mode's defaults.
 MODES: dict[str, type[Mode]] = {mode.name: mode for mode in (Sync, Async, AllReduce, Hybrid)}
+#: The names of modes, for type checkers.
+ModeName = Literal["sync", "async", "allreduce", "hybrid", "auto"]
 
 
 def get_mode(mode: str | Mode) -> Mode:

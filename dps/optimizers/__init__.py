@@ -1,7 +1,9 @@
 """Optimizers and learning rate schedules, for `optimizer=` and `learning_rate=`.
 
-Nothing here may know models, servers or modes.
+To add an optimizer, write a class and name it here.
 """
+
+from typing import Literal
 
 from dps.optimizers.adaptive import Adagrad, Adam, AdamW, ScaledAdagrad
 from dps.optimizers.averaged import Averaged
@@ -24,6 +26,17 @@ __all__ = [
     "Schedule",
     "Step",
 ]
+
+#: Optimizers by name, and the names for type checkers.
+OPTIMIZERS: dict[str, type[Optimizer]] = {
+    "sgd": SGD,
+    "momentum": Momentum,
+    "adagrad": Adagrad,
+    "scaled_adagrad": ScaledAdagrad,
+    "adam": Adam,
+    "adamw": AdamW,
+}
+OptimizerName = Literal["sgd", "momentum", "adagrad", "scaled_adagrad", "adam", "adamw"]
 
 
 def __dir__() -> list[str]:

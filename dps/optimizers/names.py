@@ -1,30 +1,17 @@
-"""Optimizers by name: an optimizer is a class and a line in `OPTIMIZERS`."""
+"""Optimizers by name."""
 
 import numpy as np
 
-from dps.optimizers.adaptive import Adagrad, Adam, AdamW, ScaledAdagrad
-from dps.optimizers.base import Optimizer
-from dps.optimizers.descent import SGD, Momentum
-
-OPTIMIZERS: dict[str, type[Optimizer]] = {
-    "sgd": SGD,
-    "momentum": Momentum,
-    "adagrad": Adagrad,
-    "scaled_adagrad": ScaledAdagrad,
-    "adam": Adam,
-    "adamw": AdamW,
-}
-
+from dps.optimizers import OPTIMIZERS, Optimizer
 
 #: Classes that have been checked; threads that meet one at once may check it twice.
 _checked: set[type[Optimizer]] = set()
 
 
 def get_optimizer(optimizer: str | Optimizer) -> Optimizer:
-    """Return an optimizer, given itself or its name.
+    """Return an optimizer by its name, or as it is.
 
-    Raises ValueError: if it is neither; the names there are are listed. Or if it is not
-    element-wise.
+    Raises ValueError: there is none of that name, or it is not element-wise.
 
     Examples
     --------

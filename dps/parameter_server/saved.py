@@ -15,8 +15,7 @@ import numpy as np
 from dps.errors import NonFiniteError
 from dps.files.directories import read_directory, write_directory
 from dps.files.records import Kind, RecordReader, RecordWriter
-from dps.optimizers import Optimizer
-from dps.optimizers.names import OPTIMIZERS
+from dps.optimizers import OPTIMIZERS, Optimizer
 from dps.parameter_server.arguments import Initial, initial_values, learning_rate_of
 from dps.parameter_server.shard.layout import ServerSpec
 from dps.parameter_server.shard.mirroring import PartSnapshot

@@ -20,8 +20,7 @@ from dps.models.factorization import FactorInputs, FactorizationMachine
 from dps.models.linear import LinearModel
 from dps.models.network import Inputs, Network
 from dps.modes import MODES
-from dps.optimizers import Averaged
-from dps.optimizers.names import OPTIMIZERS
+from dps.optimizers import OPTIMIZERS, Averaged
 from dps.optimizers.schedules import SCHEDULES
 from dps.training.checkpoint.options import Checkpoint
 from dps.training.epochs.records import ASKED, SHOWN, History

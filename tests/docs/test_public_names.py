@@ -7,7 +7,7 @@ import inspect
 import re
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
@@ -16,6 +16,8 @@ from own_models import Line, Softmax
 from versions import SKLEARN
 
 import dps
+from dps import losses, modes, optimizers
+from dps.losses.names import names_of
 
 #: Public modules; `dps.torch` needs PyTorch.
 MODULES = {
@@ -100,6 +102,13 @@ def test_these_names_are_public(module: str) -> None:
     absent = set() if find_spec("torch") else {"torch"}
     assert shown(found) == set(MODULES[module].split()) - absent
     assert all(hasattr(found, name) for name in dir(found))
+
+
+def test_type_checkers_know_all_names() -> None:
+    assert set(get_args(losses.LabelLoss)) == set(names_of("classification"))
+    assert set(get_args(losses.NumberLoss)) == set(names_of("regression"))
+    assert get_args(optimizers.OptimizerName) == tuple(optimizers.OPTIMIZERS)
+    assert get_args(modes.ModeName) == (*modes.MODES, modes.Auto.name)
 
 
 def test_the_reference_has_a_page_for_every_public_name() -> None:

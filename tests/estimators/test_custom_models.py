@@ -25,8 +25,7 @@ from sklearn.model_selection import GridSearchCV
 import dps
 from dps import AllReduce, ModelClassifier, ModelRegressor, Sync
 from dps.models import Batch, Layout, Tensor, check
-from dps.optimizers import SGD, AdamW, Averaged
-from dps.optimizers.names import OPTIMIZERS
+from dps.optimizers import OPTIMIZERS, SGD, AdamW, Averaged
 from dps.optimizers.update import Update
 from dps.preprocessing import FrameEncoder
 

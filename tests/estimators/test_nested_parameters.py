@@ -14,8 +14,17 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import dps
-from dps.optimizers import SGD, Adagrad, Adam, Averaged, Constant, Cosine, InvScaling, Momentum
-from dps.optimizers.names import OPTIMIZERS
+from dps.optimizers import (
+    OPTIMIZERS,
+    SGD,
+    Adagrad,
+    Adam,
+    Averaged,
+    Constant,
+    Cosine,
+    InvScaling,
+    Momentum,
+)
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(200, 4))

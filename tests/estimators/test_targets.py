@@ -26,7 +26,6 @@ from dps.losses import (
 )
 from dps.losses.classification import Multilabel, OneVsRest, Softmax
 from dps.losses.constants import best_constant, loss_of_mean
-from dps.losses.units import units_of
 
 MODELS = {
     "network": MLPRegressor(random_state=0, max_iter=20),
@@ -147,7 +146,7 @@ def test_a_loss_in_units_is_the_loss_of_y(loss, dtype):
     start, reach = np.array([5.0]), np.array([0.5])
     if loss.domain is None:
         start, reach = np.array([300.0]), np.array([200.0])
-    units = units_of(loss, start, reach)
+    units = loss._units(start, reach)
     outputs = rng.normal(size=(40, 1))
     raw, out = start + reach * outputs, np.empty((40, 1))
     in_units = (units.output_shift + units.output_scale * outputs).astype(dtype)

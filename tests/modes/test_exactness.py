@@ -25,8 +25,16 @@ from dps.losses import LogLoss
 from dps.losses.classification import Softmax
 from dps.models.base import CSRRows, DenseRows
 from dps.models.linear import LinearModel
-from dps.optimizers import SGD, Adagrad, AdamW, InvScaling, Momentum, Optimizer, ScaledAdagrad
-from dps.optimizers.names import OPTIMIZERS
+from dps.optimizers import (
+    OPTIMIZERS,
+    SGD,
+    Adagrad,
+    AdamW,
+    InvScaling,
+    Momentum,
+    Optimizer,
+    ScaledAdagrad,
+)
 from dps.training.plan import batches
 from dps.training.replica.channel import Channel
 

@@ -22,8 +22,7 @@ from dps.losses import LogLoss
 from dps.losses.classification import Softmax
 from dps.losses.names import LOSSES
 from dps.models.linear import LinearModel
-from dps.optimizers import Momentum, Optimizer
-from dps.optimizers.names import OPTIMIZERS
+from dps.optimizers import OPTIMIZERS, Momentum, Optimizer
 from dps.training.replica import replica
 from dps.training.replica.channel import Channel
 

@@ -10,6 +10,7 @@ from cases import pairs
 
 from dps import LinearRegressor, ParameterServer
 from dps.optimizers import (
+    OPTIMIZERS,
     SGD,
     Adagrad,
     Adam,
@@ -22,7 +23,7 @@ from dps.optimizers import (
     ScaledAdagrad,
     Step,
 )
-from dps.optimizers.names import OPTIMIZERS, get_optimizer
+from dps.optimizers.names import get_optimizer
 from dps.optimizers.schedules import SCHEDULES
 
 ALL = [

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from dps.data.collections.partitions import unmasked
 from dps.losses import Loss
+from dps.losses.base import Units
 from dps.losses.classification import Multilabel
-from dps.losses.units import Units
 
 
 def as_targets(y: Any) -> np.ndarray:

@@ -23,8 +23,7 @@ from dps.estimators.auto.steps import RATE_AFTER_FIT, check_known, rate_of, sche
 from dps.estimators.base.estimator import DistributedEstimator
 from dps.estimators.fit.strength import Strength
 from dps.estimators.fit.survey import Request, Survey
-from dps.losses import Loss
-from dps.losses.units import Units, units_of
+from dps.losses.base import Loss, Units
 from dps.optimizers import SGD, AdamW, Averaged, Constant, Cosine, Optimizer, Schedule
 from dps.optimizers.averaged import base_of
 from dps.optimizers.names import get_optimizer
@@ -266,7 +265,7 @@ def choose_outputs(survey: Survey) -> Outputs:
     loss = survey.targets.loss
     if survey.targets.classes is not None:
         return Outputs(start, reach, loss, 1.0)
-    units = units_of(loss, start, reach)
+    units = loss._units(start, reach)
     survey.targets = replace(survey.targets, units=units)
     # A deviation off.
     y = units.of_targets(np.add(survey.summary.targets.mean, survey.summary.target_std))

@@ -24,9 +24,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dps.models.layout import Layout
-from dps.optimizers import Adagrad, Adam, Averaged, Constant, Optimizer, ScaledAdagrad, Schedule
+from dps.optimizers import (
+    OPTIMIZERS,
+    Adagrad,
+    Adam,
+    Averaged,
+    Constant,
+    Optimizer,
+    ScaledAdagrad,
+    Schedule,
+)
 from dps.optimizers.averaged import base_of
-from dps.optimizers.names import OPTIMIZERS
 from dps.optimizers.schedules import SCHEDULES, Cosine
 
 if TYPE_CHECKING:

@@ -5,6 +5,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from dps.losses.names import names_of
+from dps.modes import MODES
+from dps.optimizers import OPTIMIZERS
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(f'"{name}"' for name in names)
+
+
+#: Losses.
+_LABEL_LOSS = """
+loss : {<labels>} or Loss, default="<loss>"
+"""
+
+_NUMBER_LOSS = """
+loss : {<numbers>} or Loss, default="<loss>"
+    "quantile" is the median; ``dps.losses.Quantile(0.9)`` is another quantile. For "poisson"
+    (counts) and "gamma" (amounts) the mean is the exponential of the model's output.
+"""
+
 #: Rows, and the end of training.
 _ROWS = """
 shuffle : bool or "global", default=True
@@ -23,8 +45,8 @@ scoring : str, RowScore or scorer of scikit-learn, default="loss"
 
 #: Training of a user's model.
 _STEPS = """
-optimizer : {"auto", "lbfgs", "adam", "adamw", "sgd", "momentum", "adagrad"} or Optimizer, \
-default="auto"
+optimizer : str or Optimizer, default="auto"
+    One of "auto", "lbfgs", <optimizers>.
     "lbfgs" passes over all rows, for models without randomness whose tensors are all trained.
     "auto" is "lbfgs" for such a model in NumPy with at most 1,000 parameters, unless a learning
     rate, a batch size, early stopping, ``tol=None`` or `partial_fit` asks for stochastic steps. In
@@ -105,7 +127,7 @@ warm_start : bool, default=False
 average : bool or int, default=False
     If True, the parameters are averaged over updates. A number starts after that many rows.
 optimizer : str or Optimizer, default="auto"
-    One of "auto", "lbfgs", "sgd", "momentum", "adagrad", "scaled_adagrad", "adam" and "adamw".
+    One of "auto", "lbfgs", <optimizers>.
     "lbfgs" uses the gradient of all rows in each step, in coordinates in which features vary alike,
     so features need no scaling. "auto" is L-BFGS unless you set `learning_rate`, `batch_size`,
     `average`, `early_stopping` or ``tol=None``, which only stochastic steps have. Then it is scaled
@@ -131,7 +153,7 @@ encoder : FrameEncoder or "auto", default="auto"
     infrequent.
 batch_size : int or "auto", default="auto"
     Rows of one update: of all replicas together, in async of one replica.
-mode : {"sync", "async", "allreduce", "hybrid", "auto"} or Mode, default="sync"
+mode : {<modes>, "auto"} or Mode, default="sync"
     When a gradient is applied, and which replicas wait. "auto" measures the first steps in sync and
     then chooses; ``fit_report_`` says why.
 n_replicas : int or "auto", default="auto"
@@ -177,9 +199,15 @@ fit_report_ : FitReport
 
 #: By the names they have in docstrings.
 SHARED = {
+    "label_loss": _LABEL_LOSS,
+    "number_loss": _NUMBER_LOSS,
     "rows": _ROWS,
     "steps": _STEPS,
     "planned": _PLANNED,
     "places": _PLACES,
     "attributes": _ATTRIBUTES,
+    "labels": _quoted(names_of("classification")),
+    "numbers": _quoted(names_of("regression")),
+    "optimizers": _quoted(OPTIMIZERS),
+    "modes": _quoted(MODES),
 }

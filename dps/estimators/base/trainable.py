@@ -21,7 +21,10 @@ from dps._sklearn import CallbackSupportMixin
 from dps.estimators.base.habits import refuse_classes
 from dps.estimators.predict.predict import FittedModel, Raw
 from dps.losses import Loss
+from dps.modes import Mode
 from dps.preprocessing import FrameEncoder
+from dps.scores.validation import Score
+from dps.training.checkpoint.options import Checkpoint
 from dps.training.state import TrainState
 
 if TYPE_CHECKING:
@@ -29,25 +32,8 @@ if TYPE_CHECKING:
     from dps.data.survey.rows import Inspection
     from dps.estimators.fit.survey import Request, Survey
     from dps.parameter_server import ParameterServer
-    from dps.training.checkpoint.options import Checkpoint
     from dps.training.job import Job
     from dps.training.state import Snapshot
-
-
-class _Later(type):
-    """A class by its name, for `isinstance`: it has no instance before its module is loaded."""
-
-    def __instancecheck__(cls, value: object) -> bool:
-        return issubclass(type(value), cls)
-
-    def __subclasscheck__(cls, kind: type) -> bool:
-        path = cls.__module__, cls.__qualname__
-        return any((each.__module__, each.__qualname__) == path for each in kind.__mro__)
-
-
-_Mode = _Later("Mode", (), {"__module__": "dps.modes.base"})
-_Score = _Later("Score", (), {"__module__": "dps.scores.validation"})
-_Checkpoint = _Later("Checkpoint", (), {"__module__": "dps.training.checkpoint.options"})
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -98,15 +84,15 @@ class Trainable(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         "random_state": ["random_state"],
         "early_stopping": ["boolean", StrOptions({"auto"})],
         "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
-        "scoring": [str, _Score, callable],  # of a function the error says how
+        "scoring": [str, Score, callable],  # of a function the error says how
         "n_iter_no_change": [Interval(Integral, 1, None, closed="left")],
         "warm_start": ["boolean"],
         "verbose": ["verbose"],
         "encoder": [FrameEncoder, StrOptions({"auto"})],
         "batch_size": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
-        "mode": [str, _Mode],
+        "mode": [str, Mode],
         "n_replicas": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
-        "checkpoint": [_Checkpoint, None],
+        "checkpoint": [Checkpoint, None],
         "client": "no_validation",
         "server": "no_validation",
     }

@@ -6,45 +6,29 @@ as its own `fit` sets them, and nothing is trained.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from copy import copy
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dps.estimators.export.encoder import plain_encoder
-from dps.losses import (
-    EpsilonInsensitive,
-    Gamma,
-    Hinge,
-    Huber,
-    LogLoss,
-    Loss,
-    ModifiedHuber,
-    Poisson,
-    Quantile,
-    SquaredError,
-    SquaredHinge,
-)
+from dps.losses import LogLoss, Loss, SquaredError
 
 if TYPE_CHECKING:
     from dps.estimators.base.estimator import DistributedEstimator
-
-#: Makes an estimator that is not fitted.
-_Make = Callable[[Any, dict[str, Any]], Any]
 
 
 def plain_linear(estimator: DistributedEstimator) -> Any:
     """The scikit-learn estimator of a linear one; see `_Linear.to_sklearn`."""
     loss: Loss = estimator._loss()
-    make = _MAKERS.get(type(loss))
-    if make is None:
+    model = _unfitted(loss, {"fit_intercept": estimator.fit_intercept})
+    if model is None:
         raise ValueError(
             f"scikit-learn has no linear model with loss={estimator.loss!r}: keep the model with "
             "save, or its coef_ and intercept_"
         )
     coef, intercept = estimator.coef_, np.atleast_1d(estimator.intercept_)
-    model = make(loss, {"fit_intercept": estimator.fit_intercept})
     if estimator._classification and estimator.multilabel_:
         model = _of_each_label(estimator, model)
     elif estimator._classification:
@@ -60,14 +44,28 @@ def plain_linear(estimator: DistributedEstimator) -> Any:
     elif isinstance(loss, SquaredError):
         model = filled(model, estimator, coef_=coef.copy(), intercept_=intercept.copy())
     else:
+        from sklearn.base import clone
         from sklearn.multioutput import MultiOutputRegressor
 
         each = [
-            _regressor(make(loss, model.get_params()), estimator, coef[k], intercept[k : k + 1])
+            _regressor(clone(model), estimator, coef[k], intercept[k : k + 1])
             for k in range(len(coef))
         ]
         model = filled(MultiOutputRegressor(model), estimator, estimators_=each)
     return after_encoder(estimator, model)
+
+
+def _unfitted(loss: Loss, options: dict[str, Any]) -> Any:
+    """scikit-learn's linear model with a loss; None if it has none."""
+    from sklearn import linear_model
+
+    name = vars(type(loss)).get("_peer")  # a subclass may compute something else
+    if name is None:
+        return None
+    own = {field.name: getattr(loss, field.name) for field in fields(loss)}
+    if name.startswith("SGD"):
+        own["loss"] = loss.name
+    return getattr(linear_model, name)(**own, **options)
 
 
 def _of_each_label(estimator: DistributedEstimator, model: Any) -> Any:
@@ -127,59 +125,3 @@ def _regressor(model: Any, estimator: DistributedEstimator, coef: Any, intercept
     elif hasattr(model, "learning_rate"):  # of SGD, whose intercept is a vector
         attributes |= {"intercept_": intercept.copy(), "t_": 1.0}
     return filled(model, estimator, **attributes)
-
-
-def _logistic(loss: Any, options: dict[str, Any]) -> Any:
-    from sklearn.linear_model import LogisticRegression
-
-    return LogisticRegression(**options)
-
-
-def _ridge(loss: Any, options: dict[str, Any]) -> Any:
-    from sklearn.linear_model import Ridge
-
-    return Ridge(**options)
-
-
-def _quantile(loss: Any, options: dict[str, Any]) -> Any:
-    from sklearn.linear_model import QuantileRegressor
-
-    return QuantileRegressor(**{"quantile": loss.quantile, **options})
-
-
-def _poisson(loss: Any, options: dict[str, Any]) -> Any:
-    from sklearn.linear_model import PoissonRegressor
-
-    return PoissonRegressor(**options)
-
-
-def _gamma(loss: Any, options: dict[str, Any]) -> Any:
-    from sklearn.linear_model import GammaRegressor
-
-    return GammaRegressor(**options)
-
-
-def _margin(loss: Any, options: dict[str, Any]) -> Any:
-    from sklearn.linear_model import SGDClassifier
-
-    return SGDClassifier(loss=loss.name, **options)
-
-
-def _robust(loss: Any, options: dict[str, Any]) -> Any:
-    from sklearn.linear_model import SGDRegressor
-
-    return SGDRegressor(**{"loss": loss.name, "epsilon": loss.epsilon, **options})
-
-
-_MAKERS: dict[type[Loss], _Make] = {
-    LogLoss: _logistic,
-    Hinge: _margin,
-    SquaredHinge: _margin,
-    ModifiedHuber: _margin,
-    SquaredError: _ridge,
-    Huber: _robust,
-    EpsilonInsensitive: _robust,
-    Quantile: _quantile,
-    Poisson: _poisson,
-    Gamma: _gamma,
-}

@@ -21,8 +21,7 @@ from sklearn.preprocessing import StandardScaler
 
 import dps
 from dps.losses.names import LOSSES
-from dps.optimizers import Constant, Momentum, Optimizer, Schedule
-from dps.optimizers.names import OPTIMIZERS
+from dps.optimizers import OPTIMIZERS, Constant, Momentum, Optimizer, Schedule
 from dps.training.lbfgs import full_batch
 
 ALPHA, L1_RATIO, EPSILON = 0.02, 0.4, 0.1
