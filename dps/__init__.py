@@ -57,7 +57,7 @@ __all__ = [
     "load",
 ]
 
-#: The modules of public names; and estimators that need PyTorch, which files may name.
+#: Modules of public names, and of estimators that need PyTorch, which files may name.
 _LAZY = {
     "AllReduce": "dps.modes",
     "Async": "dps.modes",

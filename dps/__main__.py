@@ -1,4 +1,4 @@
-"""``python -m dps [SCHEDULER]``: what a report of a fault needs to say."""
+"""``python -m dps [SCHEDULER]``: the facts for a bug report."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from dps._runtime.shared.words import PORTABLE
 from dps.cli import refusals
 from dps.server.memory.files import folder
 
-#: Extras of those who work on dps.
+#: Extras for developers of dps.
 _OF_DEVELOPERS = {"benchmarks", "dev", "docs", "examples", "test"}
 
 
 def _packages() -> dict[str, list[str]]:
-    """The packages that dps needs or can use, with the extras that ask for them."""
+    """Return the packages that dps needs or can use, with the extras that need them."""
     found: dict[str, list[str]] = defaultdict(list)
     for line in importlib.metadata.requires("dps") or ():
         extra = re.search(r"extra == ['\"](\w+)", line)
@@ -43,7 +43,7 @@ def _version(package: str) -> str:
 
 
 def _here() -> Iterator[tuple[str, str]]:
-    """Facts of this process."""
+    """Yield facts about this process."""
     build = [f"instructions: {INSTRUCTIONS}"]
     build += ["stable ABI"] if STABLE_ABI else []
     build += ["bounds checks"] if DEBUG else []
@@ -72,7 +72,7 @@ def _known_to(scheduler: str, packages: Sequence[str]) -> Any:
 
 
 def _cluster(scheduler: str) -> Iterator[tuple[str, str]]:
-    """Versions on the scheduler and on all workers; processes are named where they differ."""
+    """Yield versions on the scheduler and workers; processes that differ are named."""
     names = ["dps", "python", *_packages()]
     found = _known_to(scheduler, [name for name in names if name != "python"])
     processes = {"client": found["client"], "scheduler": found["scheduler"], **found["workers"]}

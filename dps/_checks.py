@@ -1,6 +1,6 @@
-"""Checks of values: against type hints, as whole numbers, as arrays.
+"""Checks of values: against type hints, as integers, as arrays.
 
-Messages of a cluster and files are looked at by it, and so are models, whose kernels trust them.
+They are for messages of a cluster, files and models, which kernels trust.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from typing import (
 import numpy as np
 
 Check = Callable[[Any], bool]
-#: Whole numbers that are none of anything are beyond it.
+#: Largest plausible integer.
 _LARGEST_INTEGER = 1 << 62
 
 
 def seconds_of(given: Any) -> float | None:
-    """Return the seconds of a number, or of a time as Dask writes it; None if it is neither.
+    """Return the seconds of a number or of a time in Dask's format; None if it is neither.
 
     Examples
     --------
@@ -49,10 +49,10 @@ def seconds_of(given: Any) -> float | None:
 
 @cache
 def check_of(hint: Any, least: int = -_LARGEST_INTEGER) -> Check:
-    """True if a value is what a type hint says, and whole numbers are from `least` on.
+    """Return a check of values against a type hint; integers must be at least `least`.
 
-    Lists may be tuples, as msgpack brings them; true and false are no numbers. Whole numbers of a
-    typed dict count something, from 0.
+    Lists may be tuples, since msgpack returns these; True and False are not numbers. Integers of a
+    typed dict are counts from 0.
 
     Examples
     --------
@@ -89,7 +89,7 @@ def check_of(hint: Any, least: int = -_LARGEST_INTEGER) -> Check:
 
 
 def _fields_of(schema: Any) -> Check:
-    """The check of a typed dict, which may have further fields."""
+    """Return the check of a typed dict, which may have further fields."""
     hints = get_type_hints(schema, include_extras=True)
     wanted = {name: check_of(hint, 0) for name, hint in hints.items()}
     optional = {name for name, hint in hints.items() if get_origin(hint) is NotRequired}
@@ -110,9 +110,9 @@ def _checks_of(cls: Any) -> dict[str, Check]:
 
 
 def check_fields(cls: Any, values: dict[str, Any]) -> None:
-    """Raise unless values are what the parameters of a class are hinted to be.
+    """Raise unless values have the types of a class's parameters.
 
-    Raises ValueError: which one is not.
+    Raises ValueError: the message names the parameter.
     """
     for name, is_right in _checks_of(cls).items():
         if name in values and not is_right(values[name]):
@@ -120,9 +120,9 @@ def check_fields(cls: Any, values: dict[str, Any]) -> None:
 
 
 def floats(value: Any, name: str, *shape: int, finite: bool = True) -> Any:
-    """An array of float32 or float64 of a shape.
+    """Return a float32 or float64 array of a shape.
 
-    Raises ValueError: it is none, or holds NaN or infinity and must not.
+    Raises ValueError: it is something else, or has NaN or infinity although it must be finite.
     """
     if not isinstance(value, np.ndarray) or value.dtype not in (np.float32, np.float64):
         raise ValueError(f"{name} is no array of float32 or float64")
@@ -134,9 +134,9 @@ def floats(value: Any, name: str, *shape: int, finite: bool = True) -> Any:
 
 
 def count(value: Any, name: str, least: int = 0) -> int:
-    """A whole number.
+    """Return an integer.
 
-    Raises ValueError: it is none, or too small.
+    Raises ValueError: it is something else, or too small.
     """
     if not check_of(int)(value) or value < least:
         raise ValueError(f"{name} is {value!r}, and must be a whole number from {least} on")

@@ -1,4 +1,4 @@
-"""Cores: how many this process may use, and how replicas share them with BLAS."""
+"""The number of cores that this process may use, and how replicas share them with BLAS."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _found: tuple[int, Any] = (0, None)
 def usable_cores() -> int:
     """Return the number of cores that this process may use.
 
-    It is the least of the machine's cores, the process's affinity, the CPU quotas of its cgroup and
-    of those above, rounded up, and ``LOKY_MAX_CPU_COUNT``.
+    It is the minimum of the machine's cores, the process's affinity, the CPU quotas of its cgroup
+    and the parent cgroups, rounded up, and ``LOKY_MAX_CPU_COUNT``.
     """
     cores = [os.cpu_count() or 1, *_own_cgroup_cores()]
     if hasattr(os, "sched_getaffinity"):
@@ -34,9 +34,9 @@ def usable_cores() -> int:
 
 
 def in_a_pool() -> bool:
-    """Return whether another library has given this thread its share of the cores.
+    """True if another library has given this thread a share of the cores.
 
-    That is so in a child process of `multiprocessing`, and in a thread of joblib's.
+    This holds in a child process of `multiprocessing`, and in a thread of joblib.
     """
     joblib = sys.modules.get("joblib.parallel")
     nested = joblib is not None and bool(joblib.get_active_backend()[0].nesting_level)
@@ -49,9 +49,9 @@ def _own_cgroup_cores() -> list[int]:
 
 
 def cgroup_cores(root: str = "/") -> Iterator[int]:
-    """Yield the cores that each CPU quota on this process allows, in cgroups of version 1 and 2.
+    """Yield the cores that each CPU quota on this process allows, for cgroups 1 and 2.
 
-    root: where ``proc`` and ``sys`` are.
+    root: the directory of ``proc`` and ``sys``.
     """
     try:
         groups = Path(root, "proc/self/cgroup").read_text().splitlines()
@@ -63,7 +63,7 @@ def cgroup_cores(root: str = "/") -> Iterator[int]:
             continue
         for mount in ("", controllers or "unified", "cpu"):
             base = Path(root, "sys/fs/cgroup", mount)
-            inner = base / name.lstrip("/")  # not there in a container that sees its own group only
+            inner = base / name.lstrip("/")  # missing in a container that sees its own group only
             for folder in (inner, *inner.parents):
                 if folder.is_relative_to(base):
                     yield from _quota_of(folder)
@@ -71,14 +71,14 @@ def cgroup_cores(root: str = "/") -> Iterator[int]:
 
 def _quota_of(folder: Path) -> Iterator[int]:
     for files in (["cpu.max"], ["cpu.cfs_quota_us", "cpu.cfs_period_us"]):
-        with suppress(OSError, ValueError):  # no such file; "max": no quota
+        with suppress(OSError, ValueError):  # no such file, or "max" for no quota
             quota, period = map(int, " ".join((folder / f).read_text() for f in files).split())
             if quota > 0 and period > 0:  # -1: no quota
                 yield math.ceil(quota / period)
 
 
 def _libraries() -> Any:
-    """Return the libraries of BLAS; look again once another module has been imported."""
+    """Return the libraries of BLAS; search again after further imports."""
     global _found
     from threadpoolctl import ThreadpoolController
 
@@ -89,11 +89,11 @@ def _libraries() -> Any:
 
 @contextmanager
 def one_thread_each() -> Iterator[None]:
-    """Have BLAS compute in the thread that calls it, while the body runs.
+    """Make BLAS compute in the calling thread while the body runs.
 
-    Several callers with several threads each wait for each other's, spinning, and threads of BLAS
-    go on spinning for 0.1 s after a call. The number is the process's, so the first caller sets it
-    and the last one gives it back.
+    Several callers with several threads each wait for each other's threads by spinning, and threads
+    of BLAS keep spinning for 0.1 s after a call. The number of threads belongs to the process, so
+    the first caller sets it and the last one restores it.
     """
     global _inside, _limiter
     with _lock:

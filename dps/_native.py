@@ -1,12 +1,11 @@
-"""Things that exist twice: in Python, and in a kernel for native loops."""
+"""Methods in Python and their kernels."""
 
 
 def written_in_python(cls: type, method: str, kernel: str) -> bool:
-    """True if a class has a method that is not the twin of the kernel it has.
+    """True if a class inherits a Python method that its kernel does not implement.
 
-    cls: its ancestors, mixins among them, are asked in the order of inheritance.
-    method, kernel: attributes that are twins of each other; who writes both, or the kernel, means
-        it so.
+    method, kernel: names of attributes that implement the same. Classes are searched in the order
+        of inheritance. A class that defines both, or only the kernel, has a valid kernel.
     """
     for ancestor in cls.__mro__:
         if kernel in vars(ancestor):

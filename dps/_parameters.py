@@ -1,6 +1,6 @@
-"""Configuration dataclasses: their fields by name, and checks of these.
+"""Configuration dataclasses: their parameters, and checks of these.
 
-Owns the sentence of scikit-learn's parameter errors.
+Errors have scikit-learn's wording.
 """
 
 import inspect
@@ -15,7 +15,7 @@ _Class = TypeVar("_Class", bound=type)
 
 
 def in_order_of_docstring(cls: _Class) -> _Class:
-    """Show the keywords of a dataclass in the order of its docstring, not of its bases.
+    """Put the keywords of a dataclass in the order of its docstring, in its signature.
 
     Examples
     --------
@@ -39,7 +39,7 @@ def in_order_of_docstring(cls: _Class) -> _Class:
 
 
 class Configuration:
-    """Base of frozen dataclasses that are parameters of estimators; they are their own clones."""
+    """Base of frozen dataclasses that are parameters of estimators; clones share them."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -60,7 +60,7 @@ class Configuration:
         return found
 
     def _with(self, params: Mapping[str, Any]) -> Self:
-        """A copy with other fields, named as by `get_params`."""
+        """Return a copy with other fields, named as in `get_params`."""
         known, changes, inner = self.get_params(deep=False), {}, dict[str, dict[str, Any]]()
         for name, value in params.items():
             outer, nested, rest = name.partition("__")

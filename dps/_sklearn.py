@@ -1,4 +1,4 @@
-"""Differences between the versions of scikit-learn that dps works with, 1.6 and newer."""
+"""Differences between the supported versions of scikit-learn, 1.6 and newer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 __all__ = ["FRAMES", "CallbackSupportMixin", "metric_of", "with_callbacks"]
 
-#: Frames of the stack that :func:`with_callbacks` puts around a method.
+#: Number of stack frames that :func:`with_callbacks` adds to a method.
 FRAMES = 1
 
 try:
@@ -26,14 +26,14 @@ except ImportError:  # 1.6 to 1.8: estimators have no `set_callbacks`
 
 
 def with_callbacks(method: _Method) -> _Method:
-    """Have callbacks torn down when the method of an estimator ends, in whatever way."""
+    """End callbacks when a method of an estimator ends, in any way."""
     return _managed(method)
 
 
 def metric_of(name: str, options: Collection[str]) -> Callable[..., Any] | None:
-    """The metric of scikit-learn with these options; None if only a newer version has it.
+    """Return scikit-learn's metric with these options; None if only a newer version has it.
 
-    Brier scores of several classes came with 1.7, `d2_brier_score` with 1.8.
+    Brier scores of several classes need 1.7, `d2_brier_score` needs 1.8.
     """
     import sklearn.metrics
 

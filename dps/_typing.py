@@ -1,4 +1,4 @@
-"""Types of what users give, for annotations alone: nothing here is there when a program runs."""
+"""Types of users' arguments for annotations; nothing is defined at run time."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
     #: A client, a cluster, or the address of a scheduler.
     ClientLike: TypeAlias = Client | Cluster | str
-    #: Rows: of this process, of Dask, or a list of partitions.
+    #: Rows: local, of Dask, or a list of partitions.
     MatrixLike: TypeAlias = (
         ArrayLike | sparray | spmatrix | pd.DataFrame | da.Array | dd.DataFrame
         | Sequence[Delayed | Future]
     )  # fmt: skip
-    #: A value a row, or several, such as targets.
+    #: One value per row, or several, such as targets.
     VectorLike: TypeAlias = MatrixLike | pd.Series | dd.Series
     Label: TypeAlias = str | float | np.generic | None
     Multioutput: TypeAlias = (
@@ -42,10 +42,10 @@ if TYPE_CHECKING:
         """A splitter of scikit-learn's, or a :class:`dps.model_selection.PartitionKFold`."""
 
         def split(self, X: Any, y: Any = None, groups: Any = None) -> Iterable[Any]:
-            """Pairs of rows to train on and to test on."""
+            """Yield pairs of training and test rows."""
 
         def get_n_splits(self, X: Any = None, y: Any = None, groups: Any = None) -> int:
-            """Number of pairs of training and test rows."""
+            """Return the number of pairs of training and test rows."""
 
     #: Values of `cv=`.
     Splitting: TypeAlias = int | Splitter | Iterable[tuple[ArrayLike, ArrayLike]]

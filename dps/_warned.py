@@ -1,7 +1,7 @@
-"""Warnings of one thread, which other threads of the process neither lose nor get.
+"""Warnings of one thread, which other threads neither lose nor receive.
 
-Filters and `warnings.showwarning` belong to the whole process: a block of one thread that changes
-them and puts them back may leave them changed for good where another thread's block overlaps.
+Filters and `warnings.showwarning` belong to the process. If two threads change and restore them in
+overlapping blocks, a change may stay forever.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _of_thread = threading.local()
 def warn(
     message: str | Warning, category: type[Warning] = UserWarning, stacklevel: int = 1
 ) -> None:
-    """Warn as `warnings.warn` does, or add to the list of this thread, whatever filters say."""
+    """Warn like `warnings.warn`, or add to this thread's list, whatever filters say."""
     if hasattr(_of_thread, "found"):
         _of_thread.found.append(message if isinstance(message, Warning) else category(message))
     else:
@@ -30,16 +30,16 @@ def warn(
 
 @contextmanager
 def warned() -> Iterator[list[Warning]]:
-    """Yield a list that gets the warnings of this thread, in place of its log.
+    """Yield a list that collects this thread's warnings instead of showing them.
 
     Warnings of other packages arrive through `warnings.showwarning`, unless a filter ignores them
     or turns them into errors. The first thread replaces that function, and the last one restores
-    it. It hands the warnings of other threads to the replaced one.
+    it. Warnings of other threads are passed to the original function.
     """
     global _inside, _before
     outer = getattr(_of_thread, "found", None)
     with _lock:
-        with warnings.catch_warnings():  # those that have been shown before are shown again
+        with warnings.catch_warnings():  # repeated warnings are shown again
             pass
         if warnings.showwarning is not _show:
             _before, warnings.showwarning = warnings.showwarning, _show

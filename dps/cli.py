@@ -1,4 +1,4 @@
-"""The command ``dask dps``. Dask imports it for every ``dask ...``, and so shows our defaults."""
+"""The command ``dask dps``. Dask imports it for every command, which registers our defaults."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import dps
 
 @contextmanager
 def refusals(scheduler: str | None) -> Iterator[None]:
-    """Say in one line that there is no scheduler at an address, or why it could not be asked."""
+    """Explain in one line that a scheduler cannot be reached or asked."""
     from dps.errors import DPSError
 
     try:

@@ -1,7 +1,7 @@
-"""The failures of a training run, as distinct from bad arguments.
+"""Errors of a training run, as distinct from bad arguments.
 
-Bad arguments and bad data are ``ValueError`` or ``TypeError``. Everything here is a
-:class:`DPSError`, which is neither, and says where it happened: worker, rank, step.
+Bad arguments and bad data raise ``ValueError`` or ``TypeError``. All errors here are a
+:class:`DPSError`, which is neither, and have the place: worker, rank and step.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def __dir__() -> list[str]:
 
 
 class DPSError(Exception):
-    """Base of all failures of a training run.
+    """Base of all errors of a training run.
 
     Parameters
     ----------
@@ -91,25 +91,25 @@ class VersionError(DPSError):
 
 
 class WorkerLostError(DPSError):
-    """A worker that took part in a fit is gone."""
+    """A worker that took part in a fit is lost."""
 
 
 class ServerLostError(DPSError):
-    """The process that owns a shard is gone or does not answer."""
+    """The process that owns a shard is lost or does not answer."""
 
 
 class UnknownOutcomeError(ServerLostError):
-    """It is not known whether a write to a parameter server has been done, or all of it.
+    """A write to a parameter server may have been done, completely or in part.
 
     The connection ended before the shard answered, its mirror could not be reached, or one of
-    several shards was lost. Call `retry` to have done what has not been done: each shard knows the
-    last writes of its callers, so that none is done twice.
+    several shards was lost. Call `retry` to do the rest: each shard knows the last writes of its
+    callers, so nothing is done twice.
     """
 
     _again: Callable[[], Any] | None = None
 
     def retry(self) -> Any:
-        """Repeat the write where it has not been done, and return what the first call would have.
+        """Repeat the write where it has not been done; return the result of the first call.
 
         Raises
         ------
@@ -131,10 +131,10 @@ class StalledError(DPSError):
 
 
 class ReplicaError(DPSError):
-    """A replica raised an exception that cannot be sent; or replicas differ.
+    """A replica raised an exception that cannot be sent, or replicas disagree.
 
-    Exceptions of a model, a loss or other code of yours arrive as they were raised, with a note of
-    the replica. If one cannot be pickled, this error has its words and its traceback.
+    Exceptions of your model, loss or other code arrive as they were raised, with a note that names
+    the replica. If one cannot be pickled, this error has its text and traceback.
     """
 
 
@@ -149,7 +149,7 @@ class NonFiniteError(DPSError):
         rank: int | None = None,
         step: int | None = None,
     ) -> NonFiniteError:
-        """Return the error of a step, with what to do."""
+        """Return the error of a step, with advice."""
         happened = "an update overflowed" if what == "update" else f"the {what} is NaN or infinite"
         return cls(f"{happened}; lower learning_rate or scale the features", rank=rank, step=step)
 
@@ -163,8 +163,8 @@ class FencedError(DPSError):
 
 
 class WindowError(DPSError):
-    """A shard's window could not be mapped although the mode demands it."""
+    """A shard's window cannot be mapped although the mode requires it."""
 
 
 class StoppedError(DPSError):
-    """The fit was stopped while this replica was at work; another one says why."""
+    """The fit was stopped during this replica's work; another error has the reason."""

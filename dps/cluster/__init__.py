@@ -1,1 +1,1 @@
-"""Places where replicas run: the workers of a Dask cluster, or threads of this process."""
+"""Where replicas run: on the workers of a Dask cluster, or in threads of this process."""

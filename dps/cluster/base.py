@@ -1,6 +1,6 @@
-"""The interface of a place where training runs: data, shards, replicas, and an end.
+"""The interface of a place where training runs: its data, shards and replicas.
 
-A cluster object lives for one fit. Whatever it made is gone after `close`.
+A cluster object belongs to one fit. `close` removes everything that it made.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from dps.server.store.snapshots import Snapshot
 
 
 def grace() -> float:
-    """Seconds that stopping, releasing and news of a death may take."""
+    """Seconds for stopping, for releasing, and until a death is known."""
     return float(Options.now().grace)
 
 
 class RankSpec(Protocol):
-    """A replica to start, as far as a cluster knows it."""
+    """A replica to start, as a cluster sees it."""
 
     @property
     def rank(self) -> int:
@@ -47,11 +47,11 @@ class RankSpec(Protocol):
 
 
 class Running(ABC):
-    """Replicas that run; where nothing but this process can be lost, unless said otherwise."""
+    """Running replicas. By default nothing but this process can be lost."""
 
     @abstractmethod
     def wait(self, seconds: float) -> bool:
-        """Wait until a further replica has ended, or some seconds; whether all have."""
+        """Wait until another replica has ended, or for some seconds; True if all have ended."""
 
     @abstractmethod
     def outcomes(self) -> dict[int, Any]:
@@ -59,61 +59,61 @@ class Running(ABC):
 
     @abstractmethod
     def abandon(self, ranks: Iterable[int]) -> None:
-        """Do not wait for these when the fit ends: they hang."""
+        """Do not wait for these hanging replicas when the fit ends."""
 
     def check(self) -> None:
-        """Raise if a worker or the scheduler is gone."""
+        """Raise if a worker or the scheduler is lost."""
         return
 
     def raise_if_unresponsive(self, worker: str | None) -> None:
-        """Raise if a worker, or any, is gone or does not answer; called after it was lost."""
+        """Raise if a worker (None: any) is lost or does not answer."""
         return
 
     def to_begin(self, ranks: Iterable[int]) -> set[int]:
-        """The replicas among these that have not begun; raise if their tasks make no progress."""
+        """Return the replicas that have not begun; raise if their tasks make no progress."""
         return set()
 
 
 @dataclass(frozen=True)
 class ShardPlan:
-    """A shard, and the worker that has it."""
+    """A shard and its worker."""
 
     shard: ShardSpec
     worker: str
-    rows: Snapshot | None = None  # rows of a table that the shard begins with
+    rows: Snapshot | None = None  # the rows of a table that the shard starts with
 
     @property
     def table(self) -> TableSpec | None:
-        """The table, of which the shard holds a part."""
+        """The shard's part of a table, or None."""
         arena = self.shard.store.arena
         return None if arena is None else arena.table
 
     def pieces(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.floating]]]:
-        """Ids and values of its rows, some at a time."""
+        """Ids and values of its rows, in pieces."""
         if self.rows is not None and self.table is not None:
             yield from self.rows.pieces(self.table.width)
 
 
 class Cluster(ABC):
-    """A place to run one fit; what only a cluster of workers has is as if there were none."""
+    """A place to run one fit. The defaults are those of a single process."""
 
-    #: True if replicas count their time, and events are published.
+    #: True if replicas record their time and events are published.
     watched: bool = True
-    #: Why the fit is here, where its user may wonder.
+    #: Why the fit runs here, if that may surprise the user.
     why: str = ""
 
     def __init__(self) -> None:
-        #: Losses after which partitions were made again, but for those that `end_generation` was
-        #: given; and the seconds that took.
+        #: Losses after which partitions were made again, except those that `end_generation` was
+        #: told of, with the seconds that this took.
         self.lost: list[tuple[str, float]] = []
 
     def publish(self, event: Mapping[str, Any]) -> None:
-        """Send an event (``monitor/events.py``) without waiting, if anything can receive it."""
+        """Send an event (``monitor/events.py``) without waiting, if it can be received."""
         return
 
     @abstractmethod
     def threads(self) -> Mapping[str, int]:
-        """Workers and their threads."""
+        """Return the workers and their threads."""
 
     def joined(self) -> Mapping[str, int]:
         """All workers and their threads if some have joined since the fit began, else empty."""
@@ -121,7 +121,7 @@ class Cluster(ABC):
 
     @property
     def can_grow(self) -> bool:
-        """True if a wish for workers may be granted."""
+        """True if a request for workers may be granted."""
         return False
 
     def wish(self, n: int) -> None:
@@ -129,7 +129,7 @@ class Cluster(ABC):
         return
 
     def memory(self) -> int:
-        """Bytes that a worker may use, of the worker that may use least; 0: no limit is known."""
+        """Smallest memory limit of a worker in bytes; 0 if none is known."""
         return 0
 
     @abstractmethod
@@ -144,11 +144,11 @@ class Cluster(ABC):
     ) -> None:
         """Compute and keep all partitions, validation data last.
 
-        `loading` is called once a second with the number of loaded partitions and of all.
+        `loading` is called once a second with the numbers of loaded partitions and of all.
 
-        Of Dask's partitions ``prepare(X, number)`` is kept instead of X, if it is given.
-        Those that are not in memory are kept where `cache` says, see :class:`Keeping`, and
-        on `most` workers: more would have to give rows away.
+        If ``prepare(X, number)`` is given, its result replaces X of Dask partitions. Partitions
+        that are not in memory are stored as `cache` says, see :class:`Keeping`, and on at most
+        `most` workers, so that no worker has to give rows away.
         """
 
     @property
@@ -156,58 +156,58 @@ class Cluster(ABC):
     def holders(self) -> list[str]:
         """The worker of each partition.
 
-        When a worker is lost, its partitions move to others. Any call that works on partitions may
-        find a worker lost.
+        When a worker is lost, its partitions move. Every call that works on partitions may find a
+        lost worker.
         """
 
     @property
     @abstractmethod
     def n_trained(self) -> int:
-        """Partitions that are not of validation data; local ones may have been cut."""
+        """Number of training partitions; local ones may have been cut."""
 
     @abstractmethod
     def streamed(self) -> dict[int, bool]:
-        """Partitions that are not kept as they are read, and whether each is read as a whole."""
+        """Partitions that are not kept as they are read, with whether each is read as a whole."""
 
     @abstractmethod
     def map(
         self, function: Callable[..., Any], numbers: Sequence[int] | None = None,
         opened: bool = True, **options: Any,
     ) -> list[Any]:  # fmt: skip
-        """Call ``function(X, y, weight, **options)`` on partitions, or some, where they lie.
+        """Call ``function(X, y, weight, **options)`` on partitions, or some, on their workers.
 
-        Or of what stands for a partition, if it is not to be opened.
+        With ``opened=False`` the function gets what stands for a partition.
         """
 
     @abstractmethod
     def sum(self, function: Callable[..., Any], numbers: Sequence[int], **options: Any) -> Any:
-        """Add up what a function returns of partitions, where they lie first.
+        """Add up a function's results over partitions, first on each worker.
 
-        The order depends on where they lie.
+        The order depends on where the partitions are.
         """
 
     @abstractmethod
     def replace(
         self, function: Callable[[Any, int], Any], numbers: Sequence[int] | None = None
     ) -> None:
-        """Keep ``function(X, number)`` instead of the X of partitions, or of some of them."""
+        """Replace X of partitions, or of some of them, by ``function(X, number)``."""
 
     @abstractmethod
     def exchange(self, split: RandomSplit, homes: Sequence[str]) -> None:
-        """Draw all rows into new partitions, each on its worker, which replace the old ones.
+        """Move all rows to random new partitions on given workers, in place of the old ones.
 
-        Partitions behind those that `split` knows stay behind the new ones.
+        Partitions that `split` does not cover stay behind the new ones.
         """
 
     @abstractmethod
     def hosts(self, workers: Sequence[str]) -> list[str]:
-        """For each worker a text that those have in common that can map each other's memory."""
+        """Return a text for each worker; workers with the same text can map each other's memory."""
 
     @abstractmethod
     def serve(
         self, shards: Sequence[ShardPlan], placement: Placement, hosts: Sequence[ShardPlan] = ()
     ) -> Session:
-        """Make shards, and windows for hosts whose ranks sum there; a group works on them."""
+        """Create shards, and windows for hosts whose ranks sum there, and start a group."""
 
     @abstractmethod
     def launch(
@@ -215,46 +215,45 @@ class Cluster(ABC):
     ) -> Running:
         """Start ``function(spec, server, partitions, alive, watch)`` for each rank.
 
-        `partitions` are those of its pieces, of a piece that is moved its rows only. `alive`
-        and `watch` may be left out.
+        `partitions` are those of its pieces; of a piece that is moved only its rows. `alive` and
+        `watch` are optional.
         """
 
     def read_after_death(self, session: Session) -> tuple[Session, Check | None]:
-        """The same session, to be read; shards that are gone answer from what they have left.
+        """Return a session to read the same state; lost shards answer from memory that they left.
 
-        Returns a check as well, to be called while shards are asked: it raises ServerLostError
-        once another one is gone.
-        Raises ServerLostError: of one of them nothing is left.
+        Returns a check as well, which raises ServerLostError once another shard is lost.
+        Raises ServerLostError: nothing is left of a shard.
         """
         return session, None
 
     def is_retired(self, worker: str | None) -> bool:
-        """True if a worker that is gone, or leaves, was asked to."""
+        """True if a lost or leaving worker was retired."""
         return False
 
     @abstractmethod
     def end_generation(
         self, lost: WorkerLostError | None = None, *, drop: bool = False
     ) -> set[int]:
-        """End the group at work, so that another one can be served and launched.
+        """End the current group, so that another one can be served and launched.
 
-        Partitions that have gone with their workers are made again on others.
+        Partitions that were lost with their workers are made again on others.
 
         lost: the reason, if there is no other.
-        drop: whether to go on without those that cannot be.
-        Returns partitions that are lost.
-        Raises WorkerLostError: partitions are lost, and are not to be dropped.
+        drop: whether to continue without partitions that cannot be made again.
+        Returns those partitions.
+        Raises WorkerLostError: there are some, and `drop` is False.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Stop what runs and leave nothing behind. May be called at any time."""
+        """Stop everything and leave nothing behind; may be called at any time."""
 
 
 def until_known(check: Callable[[], None]) -> None:
-    """Repeat `check`, which raises once a worker's death is known, for the seconds of `dps.grace`.
+    """Repeat `check`, which raises once a worker's death is known, for ``dps.grace`` seconds.
 
-    A broken connection or a lock that is free is seen earlier.
+    A broken connection or a free lock shows a death earlier.
     """
     deadline = time.monotonic() + grace()
     while time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""Choice of the cluster that a fit runs on."""
+"""The choice of the cluster that a fit runs on."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from dps.cluster.base import Cluster
 
 _here: ContextVar[bool] = ContextVar("here", default=False)
-#: Why a fit is not on the workers of the active client.
+#: Why a fit does not run on the workers of the active client.
 _SMALL = "in this process, since the data is here and small; client= asks for workers"
-#: Seconds within which a scheduler answers that is there.
+#: Seconds in which a scheduler must answer.
 _ANSWER_SECONDS = 10.0
 
 
 @contextmanager
 def client_of(given: Any, timeout: float) -> Iterator[Any]:
-    """See `opened_client`; a task leaves its thread to others meanwhile."""
+    """See `opened_client`; meanwhile a task leaves its thread to other tasks."""
     with opened_client(given, timeout) as client:
         if client is None:
             yield None
@@ -37,9 +37,9 @@ def client_of(given: Any, timeout: float) -> Iterator[Any]:
 
 @contextmanager
 def opened_client(given: Any, timeout: float) -> Iterator[Any]:
-    """The client that is meant by one, or None; of a cluster or an address, one for the while.
+    """Return the given client, or connect one for a cluster or an address; None if there is none.
 
-    Raises ClusterError: no scheduler answers there, or the client is closed.
+    Raises ClusterError: no scheduler answers, or the client is closed.
     Raises TypeError: it is none of these.
     """
     if given is None:
@@ -68,7 +68,7 @@ def opened_client(given: Any, timeout: float) -> Iterator[Any]:
 
 
 def here(given: Any) -> Any:
-    """A given client, or the active one; None inside of tasks, and where another thing is given."""
+    """Return the given or the active client; None in a task, or for another object."""
     if given is not None:
         return given if hasattr(given, "scatter") else None
     if "distributed" not in sys.modules:
@@ -80,7 +80,7 @@ def here(given: Any) -> Any:
 
 @contextmanager
 def in_this_process() -> Iterator[None]:
-    """Have fits that are given no client run in threads, even if a client is active."""
+    """Run fits without `client=` in threads, even if a client is active."""
     token = _here.set(True)
     try:
         yield
@@ -91,8 +91,8 @@ def in_this_process() -> Iterator[None]:
 def cluster_for(client: Any, fit: str, options: Options, small: bool = False) -> Cluster:
     """Choose the workers of the given or the active client, else threads of this process.
 
-    small: whether the data is here, and so small that it is worth a client's messages only if one
-        is given, or Dask's annotations say which workers are meant.
+    small: whether the data is local and so small that sending it pays only for a given client, or
+        if Dask's annotations choose workers.
     """
     from dps.cluster.threads import ThreadCluster
 
@@ -101,7 +101,7 @@ def cluster_for(client: Any, fit: str, options: Options, small: bool = False) ->
 
         from dps.cluster.dask import active_client, inside_task
 
-        if inside_task():  # never replicas inside of replicas
+        if inside_task():  # replicas never start replicas
             return ThreadCluster(fit, 1)
         client = active_client()
         if client is not None and small and not get_annotations():

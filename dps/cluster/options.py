@@ -17,12 +17,12 @@ _TIMES = "timeout", "silence", "grace"
 
 
 def register() -> None:
-    """Have Dask's configuration show the defaults, once Dask is imported."""
+    """Show the defaults in Dask's configuration, once Dask is imported."""
     global _registered
     config = sys.modules.get("dask.config")
     if config is None or _registered:
         return
-    import yaml  # which Dask imports
+    import yaml  # Dask imports it
 
     _registered = True
     text = Path(__file__).parents[1].joinpath("dps.yaml").read_text("utf-8")
@@ -33,7 +33,7 @@ def register() -> None:
 class Options:
     """Options of Dask's configuration, such as ``dps.timeout``; see docs/reference/options.md.
 
-    Defaults are equal to those in dps.yaml, which Dask shows.
+    The defaults equal those in dps.yaml, which Dask shows.
 
     Examples
     --------
@@ -45,22 +45,24 @@ class Options:
 
     n_shards: int | Literal["auto"] = "auto"  # see docs/concepts/shards.md
     rebalance: bool | Literal["auto"] = "auto"  # whether rows may be copied to other workers
-    # The storage of data that Dask has not persisted; None keeps nothing.
+    # Where data that Dask has not persisted is stored; None stores nothing.
     cache: Literal["auto", "memory", "disk"] | None = "auto"
-    timeout: float = 60.0  # seconds without progress that are an error
-    silence: float = 2.0  # seconds without any answer after which another host is gone
-    grace: float = 2.0  # seconds in which workers may end what runs, and say that they are there
-    max_losses: int | None = None  # lost workers that a fit survives; None: any number
-    fruitless_losses: int = 3  # losses in a row without progress that a fit survives
-    # The action when a worker dies with rows that cannot be computed again.
+    timeout: float = 60.0  # seconds without progress that raise an error
+    silence: float = 2.0  # seconds without any answer after which another host is lost
+    grace: float = 2.0  # seconds in which workers may stop their work, and must answer
+    # Largest number of lost workers that a fit survives; None: unlimited.
+    max_losses: int | None = None
+    # Largest number of consecutive losses without progress that a fit survives.
+    fruitless_losses: int = 3
+    # What to do when a worker dies with rows that cannot be computed again.
     on_data_loss: Literal["error", "drop"] = "error"
     monitor: bool = True  # whether fits report to the dashboard
 
     @classmethod
     def now(cls) -> Options:
-        """Those of this process; who has not imported Dask has set none.
+        """Return the options of this process; without Dask they are the defaults.
 
-        Raises ValueError: there is another option, or one is not what it may be.
+        Raises ValueError: an option is unknown, or its value is invalid.
         """
         register()
         config = sys.modules.get("dask.config")

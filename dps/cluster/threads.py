@@ -25,7 +25,7 @@ from dps.server.shard import ParameterShard
 
 _log = logging.getLogger("dps")
 
-#: The name of this process where a plan names a worker.
+#: The name of this process in place of a worker's address in plans.
 LOCAL = "this process"
 
 
@@ -33,8 +33,8 @@ class ThreadCluster(Cluster):
     """Runs replicas on threads, with the same kernels, windows and modes.
 
     fit: id of the fit.
-    n_threads: replicas that are worth starting; the cores of this process by default.
-    why: the reason where a client is active.
+    n_threads: number of useful replicas, by default the number of cores of this process.
+    why: the reason, if a client is active.
     """
 
     def __init__(self, fit: str, n_threads: int | None = None, why: str = "") -> None:
@@ -49,7 +49,7 @@ class ThreadCluster(Cluster):
         self._running: _ReplicaThreads | None = None
 
     def threads(self) -> Mapping[str, int]:
-        """The one worker there is."""
+        """Return this process as the only worker."""
         return {LOCAL: self._threads}
 
     def load(
@@ -74,16 +74,16 @@ class ThreadCluster(Cluster):
 
     @property
     def holders(self) -> list[str]:
-        """They are all here."""
+        """The name of this process for each partition."""
         return [LOCAL] * len(self._partitions)
 
     @property
     def n_trained(self) -> int:
-        """Partitions that are not of validation data."""
+        """Number of training partitions."""
         return self._n_trained
 
     def streamed(self) -> dict[int, bool]:
-        """Partitions that are not kept as they are read, and which are read as a whole."""
+        """Partitions that are not kept as they are read, with whether each is read as a whole."""
         found = {number: is_whole(part.X) for number, part in enumerate(self._partitions)}
         return {number: whole for number, whole in found.items() if whole is not None}
 
@@ -97,20 +97,20 @@ class ThreadCluster(Cluster):
         return [function(*(open_partition(*p) if opened else p), **options) for p in parts]
 
     def sum(self, function: Callable[..., Any], numbers: Sequence[int], **options: Any) -> Any:
-        """Add up what a function returns of partitions."""
+        """Add up a function's results over partitions."""
         return functools.reduce(operator.add, self.map(function, numbers, **options))
 
     def replace(
         self, function: Callable[[Any, int], Any], numbers: Sequence[int] | None = None
     ) -> None:
-        """Put something else in the place of X, one partition after the other."""
+        """Replace X of partitions, one after the other."""
         for number in range(len(self._partitions)) if numbers is None else numbers:
             part = self._partitions[number]
             made = remake_partition(self._keeping, number, function, part.X)
             self._partitions[number] = replace(part, X=made)
 
     def exchange(self, split: RandomSplit, homes: Sequence[str]) -> None:
-        """Draw all rows into new partitions, one after the other."""
+        """Move all rows to random new partitions, one after the other."""
         filled = [number for number, rows in enumerate(split.rows) if rows]
         drawn = {number: split.draw(number) for number in filled}
 
@@ -131,13 +131,13 @@ class ThreadCluster(Cluster):
         self._n_trained = len(homes)
 
     def hosts(self, workers: Sequence[str]) -> list[str]:
-        """They are all here."""
+        """The same text for each worker."""
         return [LOCAL] * len(workers)
 
     def serve(
         self, shards: Sequence[ShardPlan], placement: Placement, hosts: Sequence[ShardPlan] = ()
     ) -> Session:
-        """Make the shards in this process."""
+        """Create the shards in this process."""
         self._shards = [ParameterShard(made.shard) for made in shards]
         for shard, made in zip(self._shards, shards, strict=True):
             for ids, values in made.pieces():
@@ -149,7 +149,7 @@ class ThreadCluster(Cluster):
     def launch(
         self, function: Callable[..., Any], specs: Sequence[RankSpec], server: Session
     ) -> _ReplicaThreads:
-        """Start a thread a replica."""
+        """Start a thread per replica."""
         self._running = _ReplicaThreads()
         for spec in specs:
             partitions = [self._partitions[piece.partition] for piece in spec.pieces]
@@ -159,10 +159,10 @@ class ThreadCluster(Cluster):
     def end_generation(
         self, lost: WorkerLostError | None = None, *, drop: bool = False
     ) -> set[int]:
-        """Stop and join the threads, free the shards.
+        """Stop and join the threads, and free the shards.
 
-        A thread in which a model never returns stays behind: nothing can end it. It is a daemon,
-        and what it holds of the shards' memory is its own.
+        Nothing can end a thread in which a model never returns. It is a daemon, and its view of the
+        shards' memory stays valid.
         """
         for shard in self._shards:
             shard.close()
@@ -175,13 +175,13 @@ class ThreadCluster(Cluster):
         return set()
 
     def close(self) -> None:
-        """Give back the rows too."""
+        """Release the rows as well."""
         self.end_generation()
         self._partitions = []
 
 
 class _ReplicaThreads(Running):
-    """Threads and what they returned."""
+    """Threads and their results."""
 
     def __init__(self) -> None:
         self._threads: dict[int, threading.Thread] = {}
@@ -196,8 +196,8 @@ class _ReplicaThreads(Running):
                 self._outcomes[rank] = outcome
                 self._change.notify_all()
 
-        # Daemons, so that a fit that is abandoned does not keep the process alive.
-        # In the caller's context, which may be that of a task of Dask's.
+        # Daemon threads, so that an abandoned fit does not keep the process alive. They run in the
+        # caller's context, which may be that of a Dask task.
         thread = threading.Thread(
             target=copy_context().run, args=(run,), name=f"dps-replica-{rank}", daemon=True
         )
@@ -220,7 +220,7 @@ class _ReplicaThreads(Running):
         self._left.update(ranks)
 
     def join(self, seconds: float) -> list[str]:
-        """Wait for the threads, no longer than a time; return the names of those that still run."""
+        """Wait for the threads at most for `seconds`; return the names of those that still run."""
         deadline = time.monotonic() + seconds
         for rank, thread in self._threads.items():
             thread.join(0.0 if rank in self._left else max(0.0, deadline - time.monotonic()))

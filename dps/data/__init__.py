@@ -1,5 +1,4 @@
 """From collections to partitions to mini-batches.
 
-Data stays where it lies and as it is; nothing here knows models' insides, modes or
-servers.
+Data stays where it is and as it is. Nothing here knows the insides of models, modes or servers.
 """

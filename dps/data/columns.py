@@ -1,8 +1,8 @@
-"""The columns that occur in sparse rows, numbered anew.
+"""Sparse rows without the columns that no row has.
 
-A coefficient that starts at zero, of a column without a stored value, stays there: its gradient is
-zero, and so are its steps and its penalty. Hashed text fills a part of its columns only; without
-the others vectors are shorter, and the result is the same.
+A coefficient that starts at zero stays there if its column has no stored value: its gradient is
+zero, and so are its steps and its penalty. Hashed text uses only a part of its columns. Without the
+others, vectors are shorter and the result is the same.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from numpy.typing import NDArray
 from dps._kernels.columns import renumber
 from dps.data.survey.rows import WIDE
 
-#: Rows that say more than this of a column, on average, are likely to have all columns.
+#: With more rows per column on average, a matrix is likely to use all columns.
 _OFTEN = 32
-#: Columns from which it pays to leave out some on the workers.
+#: Number of columns from which workers leave out unused ones.
 LONG = 1 << 20
-#: Stored values up to which a second copy of their columns is little memory.
+#: Largest number of stored values whose column indices may be copied.
 _MAX_VALUES = 1 << 24
 
 
 @dataclass(frozen=True)
 class OccurringColumns:
-    """Some columns of a wider matrix.
+    """A selection of the columns of a matrix.
 
     Examples
     --------
@@ -38,15 +38,15 @@ class OccurringColumns:
     array([0., 0., 1., 2., 0., 0., 8., 9.])
     """
 
-    numbers: NDArray[np.int64]  # (n,) in the wider matrix, ascending
-    total: int  # how many that one has
+    numbers: NDArray[np.int64]  # (n,) numbers of the columns in the matrix, ascending
+    total: int  # number of columns of the matrix
 
     def of(self, X: Any) -> Any:
-        """These columns of an array or a CSR matrix."""
+        """Select the columns of an array or a CSR matrix."""
         return X[:, self.numbers]
 
     def __call__(self, X: Any, number: int) -> Any:
-        """These columns of a partition; the survey reports a partition that has others."""
+        """Select the columns of a partition; the survey reports partitions with other columns."""
         if not scipy.sparse.issparse(X) or X.shape[1] != self.total:
             return X
         if X.format == "csr" and not _are_inside(X):
@@ -54,7 +54,7 @@ class OccurringColumns:
         return self.of(X)
 
     def spread(self, flat: Any, n_outputs: int, out: Any) -> Any:
-        """Write what belongs to the columns to its places in vectors of the wider model.
+        """Write coefficients of the selected columns to their places in full vectors.
 
         flat: (..., n * n_outputs + rest) array.
         out: (..., total * n_outputs + rest) array.
@@ -67,9 +67,9 @@ class OccurringColumns:
 
 
 def occurring_among(looks: Sequence[tuple[int, Any]], total: int) -> OccurringColumns | None:
-    """The columns that occur in partitions; None if it does not pay to leave out the others.
+    """Return the columns that occur in partitions, or None if a selection does not pay.
 
-    looks: what `look_at_columns` found in each.
+    looks: results of `look_at_columns` for each partition.
     """
     stored = sum(n for n, _ in looks)
     if stored > _OFTEN * total or any(mask is None for _, mask in looks):
@@ -84,11 +84,11 @@ def occurring_among(looks: Sequence[tuple[int, Any]], total: int) -> OccurringCo
 def look_at_columns(
     X: Any, y: Any = None, weight: Any = None, *, total: int
 ) -> tuple[int, NDArray[np.uint8] | None]:
-    """The number of stored values of a partition, and the bits of columns that occur in it.
+    """Return the number of stored values of a partition, and a bit per column that occurs.
 
     None stands for all columns.
     """
-    if not X.shape[0]:  # of any columns and dtypes
+    if not X.shape[0]:  # an empty partition may have any columns
         return 0, np.packbits(np.zeros(total, bool))
     if not scipy.sparse.issparse(X) or X.format != "csr" or X.shape[1] != total:
         return 0, None
@@ -100,16 +100,16 @@ def look_at_columns(
 
 
 def _are_inside(X: Any) -> bool:
-    """True if the indices of a CSR matrix are columns of it."""
+    """True if the indices of a CSR matrix are within its columns."""
     indices = X.indices
     return not len(indices) or bool(indices.min() >= 0 and indices.max() < X.shape[1])
 
 
 def occurring(X: Any) -> tuple[Any, OccurringColumns | None]:
-    """A sparse matrix without the columns that have no stored value, where that is worth it.
+    """Return a sparse matrix without unused columns, and the columns that it has, if that pays.
 
     X: array, CSR matrix or dataframe.
-    Returns None if `X` is as it was.
+    Returns `X` itself and None otherwise.
     """
     if not scipy.sparse.issparse(X) or X.format != "csr":
         return X, None

@@ -1,4 +1,4 @@
-"""Hashes of categories and tokens: the same for the same text, in every process and dtype."""
+"""Hashes of categories and tokens, equal for equal text in every process and dtype."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Hashes:
-    """Hashes in place of the values, in a tenth of the memory."""
+    """Hashes that replace the values, in a tenth of the memory."""
 
     values: NDArray[np.uint64]  # (n,)
 
@@ -25,7 +25,7 @@ class Hashes:
 
 
 def texts_of(values: Any) -> list[str]:
-    """Return values as texts; whole numbers of any dtype look like integers.
+    """Return values as text; integers look the same in any numeric dtype.
 
     Examples
     --------
@@ -42,7 +42,7 @@ def _text(value: object) -> str:
 
 
 def hashes_of(values: Any) -> NDArray[np.uint64]:
-    """64 bits of the text of each value: SipHash, as pandas computes it.
+    """Return a 64-bit hash of the text of each value: SipHash, as in pandas.
 
     Examples
     --------
@@ -65,7 +65,7 @@ def hashes_of(values: Any) -> NDArray[np.uint64]:
         texts[:] = texts_of(values)
     try:
         return hash_array(texts, categorize=False)
-    except UnicodeEncodeError:  # half a surrogate pair, which a file name that is no text has
+    except UnicodeEncodeError:  # a lone surrogate, as in a file name that is not UTF-8
         known = np.empty(len(texts), object)
         known[:] = [text.encode("utf-8", "surrogatepass").decode("latin-1") if _is_odd(text)
                     else text for text in texts]  # fmt: skip
@@ -77,10 +77,10 @@ def _is_odd(text: str) -> bool:
 
 
 def salt_of(name: object) -> int:
-    """The number that tells the values of a column from the same values of others."""
+    """Return a number by which equal values of different columns differ."""
     return int(hashes_of([name])[0])
 
 
 def buckets_of(values: Any, n_buckets: int, salt: int = 0) -> NDArray[np.int64]:
-    """The bucket of each value."""
+    """Return the bucket of each value."""
     return ((hashes_of(values) + np.uint64(salt)) % np.uint64(n_buckets)).astype(np.int64)

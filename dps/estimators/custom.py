@@ -1,4 +1,4 @@
-"""Estimators around a model that a user has written in NumPy: steps of any optimizer, or L-BFGS."""
+"""Estimators for a user's own model in NumPy: steps of any optimizer, or L-BFGS."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from dps._typing import OptimizerLike, RateLike
     from dps.training.job import Job
 
-#: Parameters up to which "auto" is L-BFGS.
+#: Largest number of parameters for which "auto" is L-BFGS.
 _MAX_LBFGS_PARAMETERS = 1000
-#: Adam's learning rate as published; nothing is known of the scale of a model's parameters.
+#: Adam's published learning rate, since the scale of a user's parameters is unknown.
 _ADAM = 0.001
 
 _MODEL = """
@@ -66,7 +66,7 @@ params_ : dict of str to array
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class UserModelEstimator(MakesModel, DistributedEstimator):
-    """The common part of estimators with users' own models, trained by stochastic steps."""
+    """The common part of estimators with users' own models."""
 
     optimizer: OptimizerLike = "auto"
     learning_rate: RateLike = "auto"
@@ -75,7 +75,7 @@ class UserModelEstimator(MakesModel, DistributedEstimator):
     n_iter_no_change: int = 5
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
-        "optimizer": "no_validation",  # who fits says which of PyTorch's is which of dps's
+        "optimizer": "no_validation",  # `fit` translates PyTorch's optimizers
         "learning_rate": [Interval(Real, 0, None, closed="neither"), str, Schedule],
         "alpha": [Interval(Real, 0, None, closed="left")],
     }
@@ -87,13 +87,13 @@ class UserModelEstimator(MakesModel, DistributedEstimator):
         """The form in which the model gets rows."""
         raise NotImplementedError
 
-    #: Facts about the arrays of the current fit, if X is no table.
+    #: The arrays of the current fit, if X is not a table.
     _arrays = cast("Arrays | None", None)
 
     def _table(self, X: Any, fitting: bool = False) -> Any:
-        """Arrays become a matrix; a list of lists, such as of arrays of several lengths, a column.
+        """Convert arrays to a matrix, and a list of lists or of arrays to a column.
 
-        Raises ValueError: the arrays differ from those that the fit had.
+        Raises ValueError: the arrays differ from those of the fit.
         """
         given = Arrays.of(X)
         if fitting:
@@ -113,7 +113,7 @@ class UserModelEstimator(MakesModel, DistributedEstimator):
         return super()._table(X, fitting)
 
     def _matrix(self, X: Any, given: Arrays, known: Any) -> Any:
-        """A stand-in for arrays that match the known ones."""
+        """Return a matrix for arrays that match the known ones."""
         same = isinstance(known, Arrays) and (given.shapes, given.names) == (
             known.shapes,
             known.names,
@@ -139,11 +139,11 @@ class UserModelEstimator(MakesModel, DistributedEstimator):
         return super()._apply(X, finish, columns)
 
     def _build(self, shape: Shape) -> Any:
-        """The model of a fit."""
+        """Make the model of a fit."""
         raise NotImplementedError
 
     def _check(self, request: Request) -> None:
-        """Names must be known, and L-BFGS honours some parameters only."""
+        """Check names, and the parameters that L-BFGS ignores."""
         check_known(self.optimizer, "auto", "lbfgs")
         if self.optimizer == "lbfgs":
             refuse_passes(*self._obstacles(request))
@@ -154,9 +154,9 @@ class UserModelEstimator(MakesModel, DistributedEstimator):
         return [*["partial_fit"] * request.partial, *minibatch_only_parameters(self)]
 
     def _how(self) -> tuple[Optimizer, Schedule]:
-        """The optimizer and the schedule of steps."""
+        """Return the optimizer and the schedule of steps."""
         given: Any = self.optimizer
-        if isinstance(given, str):  # of "sgd" no step is taken
+        if isinstance(given, str):  # no step of "sgd" is taken
             given = {"auto": "adam", "lbfgs": "sgd"}.get(given, given)
         optimizer = get_optimizer(given)
         published = isinstance(base_of(optimizer), Adam | AdamW)
@@ -165,7 +165,7 @@ class UserModelEstimator(MakesModel, DistributedEstimator):
         return optimizer, schedule_of(rate_of(self), automatic, rate, epochs)
 
     def _plan(self, survey: Survey) -> Job:
-        """Steps of the optimizer, from the model's own start or from where it was left."""
+        """Train by steps of the optimizer, from the model's own start or from the last fit."""
         n_features = survey.summary.n_features
         columns: Columns | Arrays | None = self._arrays
         if self._takes() == "columns":
@@ -180,7 +180,7 @@ class UserModelEstimator(MakesModel, DistributedEstimator):
         self._check_mode(model, survey.mode.together)
         if survey.start is not None:
             _check_same(survey.start.model, model)
-        # The model itself may say what its raw outputs mean.
+        # A model may define the meaning of its raw outputs.
         own = getattr(
             getattr(model, "model", None), "probabilities" if self._classification else "mean", None
         )
@@ -196,10 +196,10 @@ class UserModelEstimator(MakesModel, DistributedEstimator):
         )
 
     def _check_mode(self, model: Any, together: bool) -> None:
-        """Raise unless the model can be trained by steps of all replicas, or of each."""
+        """Raise unless the mode can train the model."""
 
     def _takes_passes(self, model: Any, survey: Survey) -> bool:
-        """True if there are passes over all rows by L-BFGS."""
+        """True if the fit makes passes over all rows by L-BFGS."""
         untrained = [tensor.name for tensor in model.layout.tensors if not tensor.trained]
         if self.optimizer == "lbfgs":
             if untrained:
@@ -217,7 +217,7 @@ class UserModelEstimator(MakesModel, DistributedEstimator):
 
 
 def _check_same(before: Any, model: Any) -> None:
-    """Raise unless parameters of the one are parameters of the other."""
+    """Raise unless parameters of one model fit another."""
     columns = [
         each.shape.columns.sizes if isinstance(each.shape.columns, Arrays) else (each.n_features,)
         for each in (before, model)
@@ -272,7 +272,7 @@ class _Custom(UserModelEstimator):
         return model
 
     def _fitted(self, model: CustomModel, params: NDArray[np.floating]) -> dict[str, Any]:
-        """The model, and its tensors by name; see `DistributedEstimator._fitted`."""
+        """Return the model and its tensors by name; see `Trainable._fitted`."""
         tensors = {name: each.copy() for name, each in model.layout.views(params).items()}
         return {**super()._fitted(model, params), "model_": model.model, "params_": tensors}
 

@@ -1,6 +1,6 @@
-"""Factorization machines, and with layers above the factors DeepFM.
+"""Factorization machines, and with layers on top of the factors DeepFM.
 
-What "auto" means for them was measured on the data of ``tests/benchmarks/factorization.py``.
+The defaults were measured on the data of ``tests/benchmarks/factorization.py``.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ if TYPE_CHECKING:
     from dps._typing import Activation, Auto, ClassificationLoss, RegressionLoss
     from dps.training.job import Job
 
-#: Adagrad's accumulator at first, the least that float32 holds, and its rate.
+#: Adagrad's initial accumulator, the least value for float32, and its learning rate.
 _ACCUMULATOR, _SMALLEST, _RATE = 1e-6, 1e-37, 0.4
-#: The rate of AdamW.
+#: AdamW's learning rate.
 _RATE_OF_ADAMW = 0.05
-#: Decay of weights over an epoch's steps together, and of one step at the most. A constant one
-#: would be too much where epochs are long ("How to set AdamW's weight decay as you scale model and
+#: Decay of weights over an epoch's steps together, and the bound for one step. A constant decay per
+#: step would be too strong in long epochs ("How to set AdamW's weight decay as you scale model and
 #: dataset size", Wang and Aitchison, 2024): rare categories would be forgotten between their rows.
 _DECAY, _MOST_DECAY = 24.0, 0.1
 #: Initial size of elements of factors.
@@ -63,7 +63,7 @@ _START = 0.1
 
 @dataclass(frozen=True, eq=False)
 class _Machine(FittedModel):
-    """A fitted machine, of whose table a block of rows needs few rows; see `TableRaw`."""
+    """A fitted machine with a growing table; see `TableRaw`."""
 
     @property
     def table(self) -> TableRows | None:
@@ -74,13 +74,13 @@ class _Machine(FittedModel):
         return held, self.params[: len(held) * width].reshape(-1, width)
 
     def with_rows(self, parts: Sequence[TableRows]) -> _Machine:
-        """The machine with these rows alone."""
+        """Return the machine with these table rows only."""
         behind = self.params[self.model.layout.offsets["intercept"] :]
         held = np.concatenate([ids for ids, _ in parts])
         return _Machine(*self.model.holding(held, [rows for _, rows in parts], behind))
 
     def needed(self, X: Any) -> NDArray[np.int64]:
-        """Ids, ascending, among which are all that a block touches."""
+        """Return ids, ascending, that include all ids of a block."""
         columns = X.indices if hasattr(X, "indices") else np.arange(X.shape[1])
         return self.model.inputs.touched(columns)
 
@@ -178,12 +178,13 @@ class _Factorization(Planned):
     def _warm(self) -> TrainState | None:
         start = super()._warm()
         carry: TrainState | None = getattr(self, "_carry", None)
-        if carry is not None and carry.ids is not None:  # `_model` has the rows that have come
+        # `_model` has the rows that have been created.
+        if carry is not None and carry.ids is not None:
             return replace(carry, state=None, optimizer=None)
         return start
 
     def _check(self, request: Request) -> None:
-        """A loss needs a kernel, and parameters must go together."""
+        """Check that the loss has a kernel and that parameters agree."""
         super()._check(request)
         check_known(self.optimizer, "auto")
         if self.max_embeddings is not None:
@@ -210,21 +211,21 @@ class _Factorization(Planned):
             )
 
     def _plan(self, survey: Survey) -> Job:
-        """Train by Adagrad, or AdamW with layers; average the parameters of the last epochs."""
+        """Train by Adagrad, or with layers by AdamW; average the parameters of the last epochs."""
         summary = survey.summary
         if survey.start is not None and survey.start.model is not None:
             survey.start = machine_goes_on(survey.start, summary.points)
         start, plan = survey.start, EpochPlan.of(self, survey)
         outputs = choose_outputs(survey)
         model = self._machine(survey, outputs)
-        # Lazy steps by keys are of Adagrad, and of no mean, which is of all rows of the table.
+        # Lazy steps by keys exist for Adagrad without averaging, which needs all rows of the table.
         few = model.table is not None or touches_little(summary, model.layout.size, plan.batch)
         optimizer = self._optimizer(few, outputs.slope)
         average = not few if self.average == "auto" else self.average
         if average:
             optimizer = plan.averaged(optimizer)
         elif self.max_iter == "auto" and not survey.partial and not model.hidden:
-            # The rate is to be small before they overfit.
+            # The learning rate must become small before the model overfits.
             plan = replace(plan, epochs=plan.epochs // 2)
         before = None if start is None else start.optimizer
         if before is not None and self.optimizer == self.average == "auto":
@@ -284,7 +285,7 @@ class _Factorization(Planned):
         if self.max_embeddings is not None:
             table = TableSpec(
                 int(self.max_embeddings), n_outputs + int(self.n_factors), zeros=n_outputs,
-                scale=_START * 3**0.5,  # as far as a normal distribution goes, evenly
+                scale=_START * 3**0.5,  # a uniform distribution with the variance of a normal one
                 min_count=int(self.min_count), expire=int(self.expire_after or 0),
             )  # fmt: skip
         return FactorizationMachine(

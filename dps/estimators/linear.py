@@ -1,8 +1,8 @@
 """Linear classification and regression.
 
-Columns that do not occur are left out of wide local data, the intercept is kept at a centre of the
-features, numbers count as those of deviation one, steps are in units of the features, and "auto"
-chooses between L-BFGS and stochastic steps.
+Unused columns of wide local data are left out, the intercept is trained at a centre of the
+features, numbers are standardized, steps are in units of the features, and "auto" chooses between
+L-BFGS and stochastic steps.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class _Linear(DistributedEstimator):
     )  # fmt: skip
 
     def _check(self, request: Request) -> None:
-        """L-BFGS honours some parameters only, and a schedule must be one."""
+        """Check the parameters that L-BFGS ignores, and the schedule."""
         if request.partial and self.optimizer == "lbfgs":
             refuse_passes("partial_fit")
         streams = request.partial and not request.goes_on_from_fit
@@ -97,14 +97,14 @@ class _Linear(DistributedEstimator):
         choose_schedule(self, Constant(1.0))
 
     def _leaves_out_columns(self, request: Request) -> bool:
-        """Coefficients that start at zero stay there, if no row has their columns."""
+        """True, unless a mean or an earlier fit moves coefficients without gradients."""
         optimizer = choose_optimizer(self, request.loss)
         in_kernels = optimizer is None or optimizer.native is not None
-        # A mean must know its start; only of kernels it is known that they leave zeros alone.
+        # A mean depends on its start, and only kernels are known to leave zeros alone.
         return request.start is None and not self.average and in_kernels
 
     def _inspection(self, request: Request) -> Inspection:
-        """Steps in units of the features ask how these vary."""
+        """Request the variation of features if steps are in units of the features."""
         from dps.data.survey.rows import Inspection
 
         before = None if request.start is None else request.start.optimizer
@@ -120,13 +120,13 @@ class _Linear(DistributedEstimator):
         return Inspection(spread=spread, numbers=numbers)
 
     def _useful_logarithms(self, survey: Survey) -> NDArray[np.integer]:
-        """Held-out rows choose."""
+        """Let held-out rows choose."""
         from dps.estimators.auto.logarithms import useful_logarithms
 
         return useful_logarithms(survey)
 
     def _plan(self, survey: Survey) -> Job:
-        """L-BFGS, or steps in units of the features; see `DistributedEstimator._plan`."""
+        """Train by L-BFGS or by steps in units of the features; see `Trainable._plan`."""
         varying = np.empty(0, np.intp)
         if survey.start is not None:
             from dps.estimators.auto.constants import linear_goes_on
@@ -153,7 +153,7 @@ class _Linear(DistributedEstimator):
         return solved(survey, job) if is_exact(self, survey) else job
 
     def _model_of(self, survey: Survey) -> LinearModel:
-        """The model of features as they are; the last fit must go with it."""
+        """Return the model of unscaled features; the last fit must agree with it."""
         start, summary = survey.start, survey.summary
         dtype = summary.dtype if start is None else start.params.dtype
         model = LinearModel(
@@ -203,7 +203,7 @@ class _Linear(DistributedEstimator):
         return wide.of_features(centre, scale), kept._replace(values=values)
 
     def _fitted(self, model: LinearModel, params: NDArray[np.floating]) -> dict[str, Any]:
-        """`coef_` and `intercept_`; see `DistributedEstimator._fitted`."""
+        """Return `coef_` and `intercept_`; see `Trainable._fitted`."""
         views = model.layout.views(model.plain(params))
         coef = np.ascontiguousarray(views["coef"].T)
         intercept = (
@@ -214,7 +214,7 @@ class _Linear(DistributedEstimator):
         return {"coef_": coef, "intercept_": intercept}
 
     def _tensors(self, model: Any, params: NDArray[np.floating]) -> dict[str, NDArray[np.floating]]:
-        """As users know them: the intercept is that at zero."""
+        """Return `coef_` and `intercept_` by name."""
         found = self._fitted(model, params)
         return found | {"intercept_": np.atleast_1d(found["intercept_"]).astype(params.dtype)}
 
@@ -224,7 +224,7 @@ class _Linear(DistributedEstimator):
     def _from_tensors(
         self, model: Any, tensors: Mapping[str, NDArray[np.floating]]
     ) -> tuple[Any, NDArray[np.floating]]:
-        """A model of features as they are."""
+        """Return a model of unscaled features."""
         plain = model.of_features(None, None)
         params = plain.initial()
         views = plain.layout.views(params)

@@ -1,7 +1,6 @@
 """Multilayer perceptrons that need neither scaling nor tuning.
 
-What "auto" means for them was measured on the data of ``tests/benchmarks/network.py`` and on
-smaller sets.
+The defaults were measured on the data of ``tests/benchmarks/network.py`` and on smaller sets.
 """
 
 from __future__ import annotations
@@ -55,17 +54,18 @@ if TYPE_CHECKING:
     )
     from dps.training.job import Job
 
-#: Learning rates, in the network's own units: of AdamW, and of optimizers that it is too small for
-#: by default.
+#: Learning rates in the network's own units: of AdamW, and of optimizers that need a larger one.
 _RATE_OF_CLASSES, _RATE_OF_NUMBERS = 0.02, 0.07
 _RATES: dict[type[Optimizer], float] = {SGD: 1.0, Momentum: 0.2}
-#: Bins of a number, and rows that each of them has at least; inputs that numbers may make.
+#: Bins of a number, and rows that each has at least; width of embeddings, and inputs that numbers
+#: may make.
 _BINS, _ROWS_A_BIN, _WIDTH, _INPUTS = 48, 50, 8, 256
-#: The least decay, and of labels that of one row; networks of few rows are over-confident.
+#: Least weight decay; for labels the decay for one row, since networks of few rows are
+#: over-confident; and the largest.
 _DECAY, _DECAY_OF_A_ROW, _MOST_DECAY = 0.02, 300.0, 0.7
-#: A weaker decay is looked for where the rows alone suggest so many times the least one.
+#: A weaker decay is searched for if the number of rows suggests this many times the least one.
 _CLEAR = 3.0
-#: How it is looked for, see `Look`: after a share of the epochs, which favours weak ones a little.
+#: How it is searched, see `Look`: after a share of the epochs, which slightly favours weak ones.
 _COMPARED, _GAIN = 0.6, 0.05
 
 _UNITS = """
@@ -135,7 +135,7 @@ class _Perceptron(Planned):
     }
 
     def _check(self, request: Request) -> None:
-        """A loss needs a kernel, and names must be known."""
+        """Check that the loss has a kernel, and the names."""
         super()._check(request)
         optimizer_of(self.optimizer)
         if self.optimizer == "lbfgs":
@@ -144,7 +144,7 @@ class _Perceptron(Planned):
         hidden_units(self.hidden_layer_sizes)
 
     def _plan(self, survey: Survey) -> Job:
-        """AdamW along a cosine, and the mean of the last epochs' parameters; or L-BFGS."""
+        """Train by AdamW with a cosine schedule and a mean over the last epochs, or by L-BFGS."""
         summary, by_passes = survey.summary, self.optimizer == "lbfgs"
         if survey.start is not None and survey.start.model is not None:
             survey.start = network_goes_on(survey.start, summary.points)
@@ -183,7 +183,7 @@ class _Perceptron(Planned):
         return max(1, round(_COMPARED * most))
 
     def _decay(self, survey: Survey, plan: EpochPlan) -> float:
-        """The weight decay that the number of rows suggests; the least one of streams alone."""
+        """Return the weight decay for the number of rows; the least one for streams."""
         streams = survey.partial and not survey.goes_on_from_fit
         if streams or not self._classification:
             return _DECAY
@@ -212,7 +212,7 @@ class _Perceptron(Planned):
         )  # fmt: skip
 
     def _fitted(self, model: Network, params: NDArray[np.floating]) -> dict[str, Any]:
-        """The layers as scikit-learn has them; see `DistributedEstimator._fitted`."""
+        """Return the layers in scikit-learn's form; see `Trainable._fitted`."""
         coefs, intercepts = model.layers(params)
         kind = "identity"
         if self._classification:
@@ -342,7 +342,7 @@ class MLPRegressor(_Perceptron, Regressor):
 
 
 def _inputs(survey: Survey, width: Any) -> Inputs:
-    """The input layer of a network, from the values of the columns."""
+    """Return the input layer of a network for the values of the columns."""
     summary, encoding, numbers = survey.summary, survey.encoding, numbers_of(survey)
     n = summary.n_features
     if encoding is not None:

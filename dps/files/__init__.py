@@ -1,1 +1,1 @@
-"""Files: records as JSON, directories of arrays."""
+"""Files: records as JSON, and directories of arrays."""

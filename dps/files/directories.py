@@ -1,9 +1,9 @@
-"""A directory of arrays and a manifest, on any file system: written whole or not at all.
+"""A directory with arrays and a manifest, on any file system, written atomically.
 
-The arrays are safetensors, and their file is named by its digest. The manifest is JSON, comes last,
-and takes the place of an older one in one step: a reader finds the old state or the new one.
-It knows nothing of what the manifest says. Others may have written parts beside it before, from
-processes of their own; then it is the manifest's content that names them, with their digests.
+The arrays are safetensors in a file that is named by its digest. The manifest is JSON; it is
+written last, and replaces an older one in one step, so that a reader finds the old or the new
+state. Other processes may have written parts into the directory before; the content of the manifest
+then names them with their digests.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _VERSION = 1
 _FORMAT = "dps"
 MANIFEST = "manifest.json"
 _OURS = re.compile(r"manifest\.json|arrays-[0-9a-f]{16}\.safetensors|part-[\w-]+\.safetensors|\..*")
-#: Puts a file in the place of another one, in one step.
+#: Replaces a file by another one in one step.
 _replace = os.replace
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-#: Bytes of a manifest that are read at the most.
+#: Largest manifest that is read, in bytes.
 _LONGEST_MANIFEST = 1 << 30
 
 
@@ -46,17 +46,17 @@ _NAMES = {
 class StoredFile:
     """A file of arrays beside a manifest."""
 
-    name: str  # of the file; it begins with ``part-``
+    name: str  # name of the file; it begins with ``part-``
     sha256: str
     bytes: int
 
 
 def write_directory(path: PathLike, content: object, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write a directory, or put it in the place of an older one.
+    """Write a directory, or replace an older one.
 
     path: a directory, with a protocol unless it is local.
     arrays: mapping of str to array.
-    Raises FileExistsError: there is a file of that name, or a directory with files of others.
+    Raises FileExistsError: there is a file with that name, or a directory with other files.
     """
     shown, fs, root = file_system(path)
     found = names_in(fs, root) if fs.exists(root) else []
@@ -77,18 +77,18 @@ def write_directory(path: PathLike, content: object, arrays: Mapping[str, np.nda
     text = json.dumps({**manifest, "sha256": _digest(manifest)}, indent=1, allow_nan=False)
     kept = _arrays_file(digest)
     write_file(fs, root, MANIFEST, [text.encode()])
-    # Other files may belong to another writer, whose manifest is on its way.
+    # Other files may belong to another writer, whose manifest will follow.
     if before in found and before != kept:
         with contextlib.suppress(FileNotFoundError):  # another writer has replaced it, too
             fs.rm_file(f"{root}/{before}")
 
 
 def read_directory(path: PathLike) -> tuple[Any, dict[str, np.ndarray]]:
-    """Read what was written, after a look at version and digests.
+    """Read a directory, after checks of its version and digests.
 
-    Returns dict of str to array.
-    Raises FileNotFoundError: there is no directory, or a file is missing from it.
-    Raises ValueError: it is damaged, or of another version.
+    Returns the content and a dict of str to array.
+    Raises FileNotFoundError: the directory or one of its files is missing.
+    Raises ValueError: it is damaged, or has another version.
     """
     shown, fs, root = file_system(path)
     if not fs.exists(root):
@@ -105,7 +105,7 @@ def read_directory(path: PathLike) -> tuple[Any, dict[str, np.ndarray]]:
             )  # fmt: skip
             break
         except FileNotFoundError:
-            # Another process may have put another state in its place since.
+            # Another process may have replaced the state since.
             before, raw = raw, _read(fs, shown, root, MANIFEST, remedy)
             if raw == before:
                 raise
@@ -115,19 +115,19 @@ def read_directory(path: PathLike) -> tuple[Any, dict[str, np.ndarray]]:
 
 
 def read_manifest(path: PathLike) -> Any:
-    """The content of a manifest alone.
+    """Read the content of a manifest without arrays.
 
     Raises FileNotFoundError: there is none.
-    Raises ValueError: it is damaged, or of another version.
+    Raises ValueError: it is damaged, or has another version.
     """
     shown, fs, root = file_system(path)
     return _manifest(_read(fs, shown, root, MANIFEST, "nothing was saved there"), shown)["content"]
 
 
 def write_part(path: PathLike, name: str, arrays: Mapping[str, np.ndarray]) -> StoredFile:
-    """Write a file of arrays into a directory, for a manifest that is to come.
+    """Write a file of arrays into a directory before its manifest.
 
-    path: a directory, which is made.
+    path: a directory, which is created.
     name: ``"part-....safetensors"``.
     arrays: mapping of str to array.
     """
@@ -140,7 +140,7 @@ def write_part(path: PathLike, name: str, arrays: Mapping[str, np.ndarray]) -> S
 def read_part(path: PathLike, part: StoredFile) -> dict[str, np.ndarray]:
     """Read a part that a manifest names.
 
-    Raises FileNotFoundError: it is not there.
+    Raises FileNotFoundError: it is missing.
     Raises ValueError: it is damaged.
     """
     shown, fs, root = file_system(path)
@@ -151,7 +151,7 @@ def read_part(path: PathLike, part: StoredFile) -> dict[str, np.ndarray]:
 
 
 def _chunks(arrays: Mapping[str, np.ndarray]) -> Iterable[bytes | memoryview]:
-    """Arrays as a file of safetensors, without a copy; the widest come first, to lie aligned."""
+    """Yield arrays as a file of safetensors without a copy, the widest first for alignment."""
     given = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     names = sorted(given, key=lambda name: (-given[name].itemsize, name))
     header: dict[str, Any] = {}
@@ -173,7 +173,7 @@ def _chunks(arrays: Mapping[str, np.ndarray]) -> Iterable[bytes | memoryview]:
 
 
 def file_system(path: PathLike) -> tuple[str, Any, str]:
-    """The path for messages, its file system, and the path there."""
+    """Return the path for messages, its file system, and the path there."""
     from fsspec.core import url_to_fs
 
     shown = os.fspath(path)
@@ -181,18 +181,18 @@ def file_system(path: PathLike) -> tuple[str, Any, str]:
         raise TypeError(f"path must be a str or a path of one. Got {path!r} instead.")
     try:
         fs, root = url_to_fs(shown)
-    except FileNotFoundError as error:  # only an archive is opened here
+    except FileNotFoundError as error:  # only opening an archive reads here
         raise FileNotFoundError(
             f"{shown} is in an archive that does not exist, and dps makes none: save into a "
             "directory, and pack that"
         ) from error
-    fs.invalidate_cache()  # others write there too
+    fs.invalidate_cache()  # other processes write there, too
     return shown, fs, root.rstrip("/") or root
 
 
 @contextlib.contextmanager
 def os_errors(shown: str) -> Iterator[None]:
-    """Raise errors that a file system has made up as `OSError`, which names the path."""
+    """Convert exceptions that a file system defines itself to `OSError` with the path."""
     try:
         yield
     except OSError:
@@ -207,7 +207,7 @@ def names_in(fs: Any, root: str) -> list[str]:
 
 
 def _named_arrays(fs: Any, root: str) -> str | None:
-    """The file of arrays that the manifest there names, if it names one."""
+    """Return the file of arrays that the manifest there names, or None."""
     try:
         digest = json.loads(fs.cat_file(f"{root}/{MANIFEST}"))["arrays"]["sha256"]
         return _arrays_file(digest) if isinstance(digest, str) else None
@@ -264,9 +264,9 @@ def _no_constant(text: str) -> Any:
 
 
 def arrays_of(data: bytes, shown: str) -> dict[str, np.ndarray]:
-    """The arrays of safetensors, of memory of their own.
+    """Return the arrays of safetensors in memory of their own.
 
-    Raises ValueError: they are none.
+    Raises ValueError: the data is not valid.
     """
     from safetensors import SafetensorError
     from safetensors.numpy import load
@@ -275,12 +275,12 @@ def arrays_of(data: bytes, shown: str) -> dict[str, np.ndarray]:
         found = load(data)
     except (SafetensorError, KeyError, ValueError, TypeError) as error:
         raise _damaged(shown, f"its arrays are no safetensors ({error})") from error
-    # Copies with their own aligned, writable memory.
+    # Copies with aligned, writable memory of their own.
     return {name: np.require(array, requirements=["A", "W"]) for name, array in found.items()}
 
 
 def _read(fs: Any, shown: str, root: str, name: str, remedy: str, nbytes: int = -1) -> bytes:
-    """Read a file of `nbytes` bytes, after its size has been checked."""
+    """Read a file of `nbytes` bytes after checking its size."""
     try:
         with os_errors(shown):
             found = fs.size(f"{root}/{name}")
@@ -298,12 +298,11 @@ def write_file(
     name: str | Callable[[str], str],
     chunks: Iterable[bytes | memoryview],
 ) -> tuple[str, int]:
-    """Write a file beside its place, and put it there when it is whole.
+    """Write a file under a temporary name, and rename it once it is complete.
 
     fs, root: see `file_system`.
-    name: the file's, or a function of its digest.
-    Returns its digest.
-    Returns its bytes.
+    name: name of the file, or a function of its digest.
+    Returns its digest and its size in bytes.
     """
     from fsspec.implementations.local import LocalFileSystem
 
@@ -334,7 +333,7 @@ def write_file(
 
 
 def _sync(root: str) -> None:
-    """Have a local directory remember the names of its files."""
+    """Flush a local directory, so that the names of its files are durable."""
     folder = os.open(root, os.O_RDONLY)
     try:
         os.fsync(folder)

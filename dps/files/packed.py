@@ -12,7 +12,7 @@ from dps.files.directories import arrays_of
 
 
 def pack(content: object, arrays: Mapping[str, np.ndarray]) -> bytes:
-    """Content as JSON, and arrays as safetensors behind it.
+    """Return the content as JSON, followed by the arrays as safetensors.
 
     Examples
     --------
@@ -27,9 +27,9 @@ def pack(content: object, arrays: Mapping[str, np.ndarray]) -> bytes:
 
 
 def unpack(given: bytes, what: str) -> tuple[Any, dict[str, np.ndarray]]:
-    """The content and the arrays.
+    """Return the content and the arrays.
 
-    Raises ValueError: they are none.
+    Raises ValueError: the data is not valid.
     """
     end = 8 + int.from_bytes(given[:8], "little")
     try:

@@ -1,8 +1,8 @@
-"""Values as JSON and named arrays, and back: what a file may say, and no more.
+"""Values as JSON and named arrays: what a file may contain, and nothing else.
 
-A value is of a kind that is known here (numbers, texts, arrays, lists) or that the caller names.
-Reading makes values of these kinds alone: it imports nothing, calls nothing by a name of the file,
-and believes no dtype, shape or field that it has not looked at.
+A value has a kind that is known here (numbers, texts, arrays, lists) or that the caller names.
+Reading makes values of these kinds only: it imports nothing, calls nothing by a name in the file,
+and checks every dtype, shape and field.
 """
 
 from __future__ import annotations
@@ -18,21 +18,22 @@ import numpy as np
 
 from dps._checks import check_fields
 
-#: Dtypes of arrays: bool, integers, floats, dates, durations and texts of a fixed width.
+#: Dtypes of arrays: bool, integers, floats, dates, durations and fixed-width text.
 _DTYPES = "biufMmUS"
 _LAST_CHARACTER = 0x10FFFF
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of value, by the fields that make it."""
+    """A kind of value, described by the fields that make it."""
 
-    name: str  # what it is called in files
-    type: type  # whose instances they are; those of subclasses are not
+    name: str  # its name in files
+    type: type  # the exact type of its values
     fields: tuple[str, ...]
-    # From a value to its fields, which are values themselves.
+    # Returns the fields of a value, which are values themselves.
     write: Callable[[Any], Mapping[str, object]]
-    read: Callable[..., Any]  # from fields, as keywords, to a value; raises ValueError or TypeError
+    # Makes a value from fields as keywords; raises ValueError or TypeError.
+    read: Callable[..., Any]
 
     @classmethod
     def of(
@@ -42,9 +43,9 @@ class Kind:
         check: Callable[[Any], None] | None = None,
         names: Iterable[str] | None = None,
     ) -> Kind:
-        """The kind of a class's instances, whose attributes are its parameters, or some of them.
+        """Return the kind of a class's instances, whose attributes are its parameters.
 
-        What is read must be what these are hinted to be; the class, or `check`, says the rest.
+        Values that are read must match the type hints; the class, or `check`, does further checks.
         """
         names = tuple(signature(made).parameters if names is None else names)
 
@@ -62,9 +63,9 @@ class Kind:
 
 
 class RecordWriter:
-    """Makes records of values, and keeps their arrays.
+    """Makes records of values, and collects their arrays.
 
-    arrays: dict of str to array, what the records name.
+    arrays: dict of str to array, named by the records.
 
     Examples
     --------
@@ -81,9 +82,9 @@ class RecordWriter:
         self._known: dict[int, tuple[Any, Any]] = {}
 
     def __call__(self, value: Any, path: str) -> Any:
-        """The record of a value.
+        """Return the record of a value.
 
-        path: where it belongs; arrays are named by it.
+        path: its place, by which arrays are named.
         Raises TypeError: the value, or a part of it, has no known kind.
         """
         kind = self._kinds.get(type(value))
@@ -126,12 +127,12 @@ class RecordWriter:
             flat = np.ascontiguousarray(value, dtype).reshape(-1)
             self.arrays[path] = flat.view(stored[0]).reshape((*value.shape, *stored[1]))
             record = {"kind": "array", "name": path, "dtype": dtype.str, "shape": [*value.shape]}
-            self._known[id(value)] = record, value  # which is held, so that its id is its own
+            self._known[id(value)] = record, value  # holds the value, so that its id is not reused
         return self._known[id(value)][0]
 
 
 def _plain(value: Any, path: str) -> Any:
-    """The record of a value without parts."""
+    """Return the record of a value without parts."""
     if type(value) is float:
         return value if math.isfinite(value) else {"kind": "float", "is": repr(value)}
     if isinstance(value, np.dtype) or value is np.float32 or value is np.float64:
@@ -144,7 +145,7 @@ def _plain(value: Any, path: str) -> Any:
 
 
 class RecordReader:
-    """Makes values of records.
+    """Makes values from records.
 
     arrays: mapping of str to array.
     left: arrays that no record has named so far.
@@ -156,9 +157,9 @@ class RecordReader:
         self.left = set(arrays)
 
     def __call__(self, record: Any, path: str) -> Any:
-        """The value of a record.
+        """Return the value of a record.
 
-        Raises ValueError: it is no record, or not as one of its kind is.
+        Raises ValueError: the record is not valid for its kind.
         """
         try:
             return self._value(record, path)
@@ -243,7 +244,7 @@ class RecordReader:
 
     def _random_state(self, record: dict[str, Any], path: str) -> np.random.RandomState:
         given = self(_field(record, "of", list, path), path)
-        # `set_state` believes what it is given, the place among the keys too.
+        # `set_state` does not check its arguments, such as the position among the keys.
         name, keys, at, has_gauss, gauss = given if len(given) == 5 else (None,) * 5
         if not (
             name == "MT19937"
@@ -278,14 +279,14 @@ _OWN: dict[str, Callable[[RecordReader, dict[str, Any], str], Any]] = {
 
 
 def _field(record: dict[str, Any], name: str, kind: type, path: str) -> Any:
-    """The only field of a record."""
+    """Return the only field of a record."""
     if set(record) - {"kind"} != {name} or not isinstance(record[name], kind):
         raise ValueError(f"{path} has {sorted(record)}, where {name!r} alone was to be")
     return record[name]
 
 
 def _dtype(text: Any, path: str) -> np.dtype[Any]:
-    """A dtype without objects or fields, by its name."""
+    """Return a dtype without objects or fields, by its name."""
     try:
         dtype = np.dtype(text) if isinstance(text, str) else np.dtype(object)
     except (TypeError, ValueError, SyntaxError):
@@ -297,7 +298,7 @@ def _dtype(text: Any, path: str) -> np.dtype[Any]:
 
 
 def _stored(dtype: np.dtype[Any]) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """Return the dtype in which an array is stored, and how many values make an element."""
+    """Return the dtype in which an array is stored, and the values per element."""
     if dtype.kind in "biu" or (dtype.kind == "f" and dtype.itemsize <= 8):
         return dtype, ()
     if dtype.kind in "Mm":

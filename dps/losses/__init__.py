@@ -1,4 +1,4 @@
-"""Losses, for `loss=` where a name does not say enough.
+"""Losses for `loss=`, if a name does not suffice.
 
 To add one, write a class in ``classification.py`` or ``regression.py``, and name it here.
 """

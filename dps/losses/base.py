@@ -1,6 +1,6 @@
 """The interface of a loss: targets, a weighted sum, derivatives and probabilities.
 
-Classes come as codes 0 to C - 1.
+Classes are given as codes 0 to C - 1.
 """
 
 from abc import ABC
@@ -34,16 +34,17 @@ def as_columns(y: Any) -> Any:
     return y if y.ndim == 2 else y[:, None]
 
 
-#: Raw outputs between which a jump of the derivative is looked for, and how often each gap is cut.
+#: Raw outputs between which jumps of the derivative are searched, and how often each interval is
+#: halved.
 _GRID = np.exp2(np.arange(-20, 40, 1 / 16))
 _CUTS = 36
 
 
 def _bend_of(loss: "Loss") -> float:
-    """The largest second derivative near zero, from a loss's derivatives; infinite with a jump.
+    """Return the largest second derivative near zero, from derivatives; infinite with a jump.
 
-    Gaps between raw outputs are halved, and the half across which the derivative changes more is
-    halved again: what is left of the change after that is a jump.
+    Intervals between raw outputs are halved, and the half with the larger change of the derivative
+    is halved again. A change that remains is a jump.
     """
     if loss.task == "regression":
         targets = np.array([0.0, 1.0, -1.0, 100.0])
@@ -70,7 +71,7 @@ def _bend_of(loss: "Loss") -> float:
             near = known & (np.abs(left) <= 1) & (np.abs(right) <= 1)
             found = max(found, float((change / (right - left))[near].max(initial=0.0)))
             size = np.maximum(np.abs(at_left), np.abs(at_right))
-            size = np.maximum(size, 1e-3 * size[near].max(initial=0.0))  # below that is rounding
+            size = np.maximum(size, 1e-3 * size[near].max(initial=0.0))  # smaller ones are rounding
             for _ in range(_CUTS):
                 middle = left + (right - left) / 2
                 at_middle = slope(middle)
@@ -100,28 +101,28 @@ class Units:
     (array([1.]), array([7.]), array([[7.]]), 4.0)
     """
 
-    loss: "Loss"  # in units
-    size: float  # a loss of y is as many times that; of several outputs on average
+    loss: "Loss"  # the loss in units
+    size: float  # factor of a loss in units to one of y; the mean over several outputs
     # y is ``y_shift + y_scale * targets``.
     y_shift: NDArray[np.float64]
     y_scale: NDArray[np.float64]
-    # Raw outputs are ``start + reach * outputs`` of a model whose outputs vary by about one, and in
-    # units ``output_shift + output_scale * outputs``.
+    # Raw outputs are ``start + reach * outputs`` of a model whose outputs vary by about one; in
+    # units they are ``output_shift + output_scale * outputs``.
     start: NDArray[np.float64]
     reach: NDArray[np.float64]
     output_shift: NDArray[np.float64]
     output_scale: NDArray[np.float64]
 
     def of_targets(self, y: Any) -> Any:
-        """Y in units."""
+        """Return y in units."""
         return (np.asarray(y, np.float64) - self.y_shift) / self.y_scale
 
     def targets(self, targets: Any) -> Any:
-        """The y of targets in units."""
+        """Return y from targets in units."""
         return self.y_shift + self.y_scale * targets
 
     def raw(self, raw: Any) -> Any:
-        """Raw outputs of those in units."""
+        """Return raw outputs from those in units."""
         outputs = (raw - self.output_shift) / self.output_scale
         return self.start + self.reach * outputs
 
@@ -161,7 +162,7 @@ class Loss(Configuration, ABC):
     kernel: ClassVar[LossKernel | None] = None
     domain: ClassVar[str | None] = None
     _in_python: ClassVar[bool] = False
-    #: Class of `sklearn.linear_model` with that loss; what a loss has as fields are its parameters.
+    #: Class in `sklearn.linear_model` with that loss; fields of the loss are its parameters.
     _peer: ClassVar[str | None] = None
 
     def __init_subclass__(cls) -> None:
@@ -175,12 +176,12 @@ class Loss(Configuration, ABC):
 
     @cached_property
     def bend(self) -> float:
-        """`curvature`, as it is said or, of a loss written in Python, as derivatives show it."""
+        """`curvature`, or for a loss in Python what its derivatives show."""
         if self.curvature < inf or self.native is not None:
             return self.curvature
         try:
             return _bend_of(self)
-        except Exception:  # which training is going to say
+        except Exception:  # training raises the error
             return inf
 
     def evaluate(self, y: Any, raw: Any, weight: Any, out: Any) -> float:
@@ -264,7 +265,8 @@ class Loss(Configuration, ABC):
     def unit(self, mean: float, std: float) -> float:
         """Return the scale of `tol` in a regression.
 
-        It is the squared derivative of the loss where a prediction is one standard deviation off.
+        It is the squared derivative of the loss for a prediction that is one standard deviation
+        off.
 
         Parameters
         ----------
@@ -280,15 +282,15 @@ class Loss(Configuration, ABC):
         return float(slope[0, 0] ** 2)
 
     def _units(self, start: NDArray[np.float64], reach: NDArray[np.float64]) -> Units:
-        """Units for outputs that start at `start` and vary by `reach`; by default those of y.
+        """Return units for outputs that start at `start` and vary by `reach`; by default of y.
 
-        Several outputs count alike. If the loss has a width, they share it, and so a unit.
+        Several outputs count alike. If the loss has a width, they share it and therefore a unit.
         """
         zeros, ones = np.zeros_like(start), np.ones_like(start)
         return Units(self, 1.0, zeros, ones, start, reach, start, reach)
 
     def targets(self, codes: Any) -> Any:
-        """Return what `evaluate` wants for class codes.
+        """Return the targets for `evaluate` from class codes.
 
         Parameters
         ----------
@@ -302,7 +304,7 @@ class Loss(Configuration, ABC):
         return codes
 
     def for_classes(self, n_classes: int) -> "Loss":
-        """Return the loss that serves this many classes.
+        """Return the loss for this many classes.
 
         Parameters
         ----------

@@ -8,7 +8,7 @@ import numpy as np
 from dps._kernels.losses import LossKernel
 from dps.losses.base import Loss, Task, as_columns
 
-#: Rows whose probabilities are computed together: what that takes stays in the cache.
+#: Rows whose probabilities are computed together, so that temporary arrays stay in the cache.
 _TOGETHER = 1 << 13
 
 
@@ -184,7 +184,7 @@ class ModifiedHuber(MarginLoss):
 
 @dataclass(frozen=True)
 class Columnwise(Loss):
-    """The sum of a binary loss over columns; subclasses say what the columns are."""
+    """The sum of a binary loss over columns; subclasses define the columns."""
 
     task: ClassVar[Task] = "classification"
     base: MarginLoss
@@ -195,7 +195,7 @@ class Columnwise(Loss):
 
     @property
     def kernel(self) -> LossKernel | None:  # type: ignore[override]
-        """That of the binary loss."""
+        """The kernel of the binary loss."""
         return self.base.native
 
     def n_outputs(self, n_classes: int) -> int:
@@ -262,5 +262,5 @@ class Multilabel(Columnwise):
     name: ClassVar[str] = "multilabel"
 
     def targets(self, codes: Any) -> Any:
-        """Return those of the binary loss, of zeros and ones of any shape."""
+        """Return the binary loss's targets for zeros and ones of any shape."""
         return self.base.targets(codes)

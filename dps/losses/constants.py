@@ -1,7 +1,7 @@
-"""The raw outputs that are best for all rows alike, and what they lose.
+"""The best constant raw outputs for all rows, and their loss.
 
-Losses are measured by them: a tolerance that is a share of the loss of the best constant means the
-same for rare events, and for every unit of y.
+Losses are compared with it: a tolerance as a share of the loss of the best constant means the same
+for rare events, and for every unit of y.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 from dps.losses.base import Loss
 from dps.losses.classification import Columnwise, LogLoss, Multilabel, Softmax
 
-#: The largest raw output of a constant, and how often an interval of them is halved.
+#: Largest raw output of a constant, and number of bisections.
 _FAR, _HALVINGS = 64.0, 60
 
 
 def best_constant(loss: Loss, weights: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
-    """Raw outputs of the least mean loss, and that loss.
+    """Return the raw outputs with the least mean loss, and that loss.
 
-    weights: (n_classes,) array, of the rows of each class; of several labels the share of the rows
-        that have each.
+    weights: (n_classes,) array, the weight of the rows of each class; for several labels the share
+        of rows with each.
 
     Examples
     --------
@@ -63,9 +63,9 @@ def best_constant(loss: Loss, weights: NDArray[np.float64]) -> tuple[NDArray[np.
 
 
 def losses_of_constant(loss: Loss, weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The loss of a row of each class at the best constant, (n_classes,).
+    """Return the loss of a row of each class at the best constant, (n_classes,).
 
-    weights: as for `best_constant`, above zero, of rows that have one label each.
+    weights: as for `best_constant`, positive, for single labels.
 
     Examples
     --------
@@ -79,7 +79,7 @@ def losses_of_constant(loss: Loss, weights: NDArray[np.float64]) -> NDArray[np.f
 
 
 def loss_of_mean(loss: Loss, mean: Any, std: Any) -> float:
-    """Loss of a regression that predicts the start for targets a deviation away."""
+    """Return the loss of a regression that predicts the start for targets one deviation away."""
     y = np.add(mean, std)[None]
     at_start, at_best = (
         np.asarray(loss.start(each), np.float64) for each in (np.array(mean), y[0])

@@ -13,7 +13,7 @@ LOSSES: dict[str, type[Loss]] = {
 
 
 def names_of(task: Task) -> list[str]:
-    """Names that users may give."""
+    """Return the names that users may give."""
     return [name for name, kind in LOSSES.items() if kind.task == task and kind is not Softmax]
 
 

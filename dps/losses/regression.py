@@ -25,17 +25,17 @@ class _InUnits(Loss):
 
 
 def _standard(loss: Loss, size: float, start: _Floats, reach: _Floats) -> Units:
-    """Units in which outputs start at zero and vary by one."""
+    """Return units in which outputs start at zero and vary by one."""
     return Units(loss, size, start, reach, start, reach, np.zeros_like(start), np.ones_like(start))
 
 
 def _shared(reach: _Floats) -> float:
-    """The unit of several outputs."""
+    """Return the common unit of several outputs."""
     return math.sqrt(float(np.mean(reach**2)))
 
 
 def _in_one_unit(loss: Loss, width: float, size: float, start: _Floats, reach: _Floats) -> Units:
-    """Units of a loss with a width, which is one number for all outputs."""
+    """Return units of a loss with one width for all outputs."""
     assert loss.native is not None
     shared, zeros = _shared(reach), np.zeros_like(start)
     narrow = _InUnits(LossKernel(loss.native.name, width / shared))
@@ -211,7 +211,7 @@ class LogLinkLoss(Loss):
         return float(slope[2, 0] ** 2 * 2 * step / (slope[1, 0] - slope[0, 0]))
 
     def _units(self, start: _Floats, reach: _Floats) -> Units:
-        """Units of the mean."""
+        """Return units of the mean."""
         assert self.native is not None
         means, zeros = np.exp(start), np.zeros_like(start)
         size = float(means.mean())
@@ -269,5 +269,5 @@ class Gamma(LogLinkLoss):
         return np.asarray(y) > 0
 
     def _units(self, start: _Floats, reach: _Floats) -> Units:
-        """Units of the mean, in which the loss is as large."""
+        """Return units of the mean, which do not change the loss."""
         return replace(super()._units(start, reach), size=1.0)

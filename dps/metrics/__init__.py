@@ -1,6 +1,6 @@
-"""Metrics of lazy predictions: a few sums leave each partition, and nothing else.
+"""Metrics of lazy predictions: only sums leave a partition.
 
-Named as in scikit-learn, and equal to its own on the same data, to rounding.
+Names are those of scikit-learn, and so are results on the same data, up to rounding.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checks of targets and predictions in partitions, as scikit-learn makes them on all rows."""
+"""Checks of targets and predictions per partition, as scikit-learn makes them for all rows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-#: Raises where predictions and targets of a partition are not what a metric is of; and its place.
+#: Raises unless predictions and targets of a partition suit a metric; takes its place, too.
 Check = Callable[[np.ndarray, np.ndarray, str], None]
 
 
@@ -40,7 +40,7 @@ def of_counts(predicted: np.ndarray, y: np.ndarray, place: str) -> None:
 
 
 def of_positive(predicted: np.ndarray, y: np.ndarray, place: str) -> None:
-    """Raise unless y and predictions are positive."""
+    """Raise unless all y and predictions are positive."""
     of_counts(predicted, y, place)
     if (y == 0).any():
         raise ValueError(f"y_true{place} has a 0, which the gamma deviance excludes")
@@ -69,7 +69,7 @@ def check_numbers(values: np.ndarray, name: str, place: str, infinite: bool = Fa
 
 
 def _kind_of(labels: np.ndarray, name: str, place: str) -> str:
-    """The kind of labels: "string", "number" or the name of another type."""
+    """Return the kind of labels: "string", "number" or the name of another type."""
     kind = labels.dtype.kind
     if kind in "US":
         return "string"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def _in_columns(y: Any, chances: VectorLike, options: dict[str, object]) -> tuple[Any, Any, Any]:
-    """Put probabilities of the second label into two columns, as scikit-learn's names expect."""
+    """Expand probabilities of the second label to two columns, as scikit-learn's names expect."""
     chances = np.asarray(chances)
     named = options.get("pos_label") is not None
     if (
@@ -188,7 +188,7 @@ def totals(
     weight: VectorLike | None,
     client: ClientLike | None,
 ) -> list[Totals]:
-    """The sums of each partition from which log losses are made, or Brier scores."""
+    """Return the sums of each partition for log losses or Brier scores."""
     look = _logs if of_logs else _chances
     looked = of_partitions(look, of_scores, y, chances, weight, client)
     _warn_unless_ones(looked)
@@ -196,14 +196,14 @@ def totals(
 
 
 def log_loss_of(looked: Sequence[Totals], labels: VectorLike | None) -> float:
-    """The sum of log losses."""
+    """Return the sum of log losses."""
     return _by_label(looked, labels)[0]
 
 
 def brier_of(
     looked: Sequence[Totals], pos_label: Label, labels: VectorLike | None
 ) -> tuple[float, int]:
-    """The sum of squared distances, and the number of classes."""
+    """Return the sum of squared distances, and the number of classes."""
     vector = looked[0].vector
     if vector and pos_label is not None:
         looked, labels = _of_second(looked, pos_label), [False, True]
@@ -215,13 +215,13 @@ class Totals(NamedTuple):
     """Sums over the rows of a partition."""
 
     rows: int
-    classes: np.ndarray  # (k,) array, labels; of y in columns their numbers
-    of_class: NDArray[np.float64]  # (k,) array, by label, the weight of its rows
-    at_label: NDArray[np.float64]  # (k, n_classes) array, by label and class, a sum over rows
-    of_all: NDArray[np.float64]  # (n_classes,) array, by class, the sum of squares
+    classes: np.ndarray  # (k,) array, labels; numbers of the columns of y
+    of_class: NDArray[np.float64]  # (k,) array, weight of the rows of each label
+    at_label: NDArray[np.float64]  # (k, n_classes) array, a sum over rows by label and class
+    of_all: NDArray[np.float64]  # (n_classes,) array, sum of squares by class
     weight: float
-    vector: bool  # whether probabilities came as a vector, for the second class
-    ones: bool  # whether each row sums to one
+    vector: bool  # whether probabilities were a vector, for the second class
+    ones: bool  # whether the probabilities of each row sum to one
 
 
 def _warn_unless_ones(looked: Sequence[Totals]) -> None:
@@ -234,7 +234,7 @@ def _warn_unless_ones(looked: Sequence[Totals]) -> None:
 
 
 def _of_second(looked: Sequence[Totals], label: object) -> list[Totals]:
-    """Indicators of a label for each row, in place of labels."""
+    """Replace labels by indicators of one label."""
     found = np.unique(np.concatenate([part.classes for part in looked]))
     if len(found) > 2 or (len(found) == 2 and label not in found):
         raise ValueError(
@@ -254,7 +254,7 @@ def _of_second(looked: Sequence[Totals], label: object) -> list[Totals]:
 def _by_label(
     looked: Sequence[Totals], labels: Any, one_will_do: bool = False
 ) -> tuple[float, NDArray[np.float64]]:
-    """Sums over all partitions: of each row at its own label, and by class."""
+    """Return sums over all partitions: of each row at its own label, and by class."""
     found = np.unique(np.concatenate([part.classes for part in looked]))
     known = found if labels is None else np.unique(labels)
     if labels is not None and [*labels] != sorted(labels):
@@ -269,7 +269,7 @@ def _by_label(
         raise ValueError(f"y_true holds the labels {unknown.tolist()}, which `labels` has not")
     n_columns = looked[0].at_label.shape[1]
     if len(known) == 1 < n_columns and one_will_do and known.dtype.kind in "biuf":
-        # As scikit-learn has it, a single number is the second class, unless it is 0 or -1.
+        # As in scikit-learn, a single number is the second class, unless it is 0 or -1.
         only = int(known[0])
         known = np.array([only, 1] if only in (0, -1) else [only - 1, only])
     if len(known) != n_columns:
@@ -285,17 +285,17 @@ def _by_label(
 
 
 def _logs(predicted: np.ndarray, y: np.ndarray, weights: np.ndarray) -> Totals:
-    """Minus the logarithms of probabilities."""
+    """Sum minus the logarithms of probabilities."""
     return _summed(predicted, negative_logs, y, weights)
 
 
 def _chances(predicted: np.ndarray, y: np.ndarray, weights: np.ndarray) -> Totals:
-    """Probabilities; by class, their squares."""
+    """Sum probabilities, and by class their squares."""
     return _summed(predicted, np.asarray, y, weights)
 
 
 def _two_columns(predicted: Any) -> np.ndarray:
-    """Probabilities, (n, n_classes), from one column for two classes, too."""
+    """Return probabilities as (n, n_classes), also from a vector for two classes."""
     chances: np.ndarray
     chances = predicted if predicted.dtype.kind == "f" else predicted.astype(np.float64)
     if chances.ndim == 1:
@@ -311,7 +311,7 @@ def _summed(
     y: np.ndarray,
     weights: np.ndarray,
 ) -> Totals:
-    """Sums of what a function makes of probabilities."""
+    """Sum a function of probabilities."""
     chances = _two_columns(predicted)
     tolerance = float(np.finfo(chances.dtype).eps) ** 0.5
     ones = bool((np.abs(chances.sum(axis=1) - 1) <= tolerance).all())

@@ -1,7 +1,7 @@
-"""Scores called D^2: the share of a constant's loss that predictions take away.
+"""Scores called D^2: the share of a constant's loss that predictions save.
 
-A deviance about the mean of all rows is that about the mean of each partition, and that of these
-means: no sums cancel, and the data is read once.
+A deviance about the mean of all rows is that about the mean of each partition plus that of these
+means. So no sums cancel, and the data is read once.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def d2_log_loss_score(
     if sum(part.rows for part in parts) < 2:
         return _undefined()
     weight, found = _by_class(parts)
-    about = (found * negative_logs(found / weight)).sum()  # also of one class alone
+    about = (found * negative_logs(found / weight)).sum()  # also for a single class
     return float(1 - log_loss_of(parts, labels) / about)
 
 
@@ -214,8 +214,8 @@ def _undefined() -> float:
 class _Deviances(NamedTuple):
     """A partition's number of rows, their weight, and the mean of y.
 
-    The sums of what predictions leave and of the deviance about a constant, which is `mean` where
-    that can be one; and the deviance of `mean` from it.
+    Also the sums of the deviance of predictions and of the deviance about a constant, which is
+    `mean` if that is valid; and the deviance of `mean` from the constant.
     """
 
     rows: int
@@ -238,16 +238,16 @@ def _deviances(
 ) -> _Deviances:
     same_shape(predicted, y)
     total = float(weights.sum())
-    given = weights if total else None  # rows without weight have no mean, but may be wrong
+    given = weights if total else None  # rows without weight have no mean, but may be invalid
     left, mean = _deviance(y, predicted, power, given), float(np.average(y, weights=given))
-    constant = mean if mean > 0 or power == 0 else 1.0  # of counts that are all zero
+    constant = mean if mean > 0 or power == 0 else 1.0  # all counts are zero
     about = _deviance(y, np.full(len(y), constant), power, given)
     of_mean = _deviance(mean, constant, power)
     return _Deviances(len(y), total, mean, total * left, total * about, of_mean)
 
 
 class _Values(NamedTuple):
-    """Distinct values, ascending, and the weights and the number of their rows."""
+    """Distinct values, ascending, with the weights and numbers of their rows."""
 
     values: NDArray[np.float64]
     weights: NDArray[np.float64]
@@ -260,12 +260,12 @@ class _Values(NamedTuple):
         return cls(distinct, _sums(codes, weights), _sums(codes, counts))
 
     def loss_of_quantile(self, alpha: float, weighted: bool) -> float:
-        """The sum of the losses of the quantile that scikit-learn takes."""
+        """Return the sum of the losses of the quantile as scikit-learn defines it."""
         from sklearn.metrics import mean_pinball_loss
 
         if weighted:
             found = float(_weighted_percentile(self.values, self.weights, alpha * 100))
-        else:  # linear between two rows, as NumPy has it
+        else:  # linear interpolation, as in NumPy
             ends = np.cumsum(self.counts)
             at = (ends[-1] - 1) * alpha
             low, high = self.values[np.searchsorted(ends, np.floor([at, at + 1]), "right")[:2]]
@@ -276,7 +276,7 @@ class _Values(NamedTuple):
 
 
 class _Errors(NamedTuple):
-    """By output, the sum of the losses that predictions leave, and the values of y."""
+    """Per output, the sum of the losses of predictions, and the values of y."""
 
     left: NDArray[np.float64]
     values: list[_Values]

@@ -1,7 +1,7 @@
 """Metrics of labels, from the weight of each pair of a label and a prediction.
 
-A partition sends the pairs that it has, which merge into those of all; what is made of them is
-scikit-learn's own code. Of several columns a pair is of whole rows.
+A partition returns its distinct pairs, which are merged over partitions and passed to
+scikit-learn's own metric. With several columns a pair consists of whole rows.
 """
 
 from __future__ import annotations
@@ -224,12 +224,13 @@ def confusion_matrix(
 
 
 def _are_whole(weight: VectorLike | None) -> bool:
-    """True if weights have an integer or boolean dtype, or there are none."""
+    """True if weights have an integer or boolean dtype, or are None."""
     if weight is None:
         return True
     if (dtype := getattr(weight, "dtype", None)) is None and not is_dask(weight):
         dtype = np.asarray(weight).dtype
-    return dtype is not None and dtype.kind in "biu"  # partitions tell theirs when computed
+    # Partitions show theirs when they are computed.
+    return dtype is not None and dtype.kind in "biu"
 
 
 class _Pairs(NamedTuple):

@@ -1,9 +1,8 @@
-"""Areas under curves of ROC, and of precision and recall: of counts that partitions put together.
+"""Areas under ROC and precision-recall curves, from counts that partitions merge.
 
-A partition's scores become whole numbers in the same order (the bits of a float64), each with the
-weight of the rows that have it, by class. Two such lists merge into one. Where one is longer than
-`_MAX_SCORES`, the last bits are dropped until it is not: what that comes to depends on all
-scores and on no order of merging.
+A partition's scores become integers of the same order (the bits of a float64), each with the weight
+of its rows by class. Two such lists can be merged. If one is longer than `_MAX_SCORES`, trailing
+bits are dropped until it is not. The result depends on all scores, but not on the order of merging.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from dps.metrics.sums import Metric, merged, same_shape
 if TYPE_CHECKING:
     from dps._typing import ClientLike, Label, VectorLike
 
-_MAX_SCORES = 1 << 18  # distinct scores, of 24 bytes each
+_MAX_SCORES = 1 << 18  # largest number of distinct scores, 24 bytes each
 
 
 def _second_of_two(y: Any, scores: Any, options: dict[str, object]) -> tuple[Any, Any, Any]:
-    """The second of two columns."""
+    """Return the second of two columns."""
     if np.ndim(scores) == 2 and np.ndim(y) == 1 and np.shape(scores)[1] == 2:
         scores = np.asarray(scores)[:, 1]
     return y, scores, options
@@ -226,7 +225,7 @@ def average_precision_score(
 
 
 def _of_ranks(metric: str, found: np.ndarray, others: np.ndarray, **options: object) -> float:
-    """scikit-learn's metric from the weights that rows to be found, and others, have in order."""
+    """Return scikit-learn's metric from the weights of relevant and other rows, in order."""
     from sklearn import metrics
 
     scores = np.tile(np.arange(len(found)), 2)
@@ -242,7 +241,7 @@ def _of_ranks(metric: str, found: np.ndarray, others: np.ndarray, **options: obj
 def _of_pairs(
     by_class: Sequence[np.ndarray], present: Sequence[int]
 ) -> tuple[list[Any], list[Any]]:
-    """The area of each pair of classes, the mean of those by the scores of either; their rows."""
+    """Return the area of each pair of classes, averaged over both scores; and their rows."""
     areas, rows = [], []
     for a, b in combinations(present, 2):
         by_a = _area(by_class[a][:, b], by_class[a][:, a])
@@ -259,7 +258,7 @@ def _averaged(areas: Sequence[float], weights: Sequence[float], average: str | N
 
 
 def _in_order(labels: Any) -> np.ndarray:
-    """Labels that scores have columns of."""
+    """Return the sorted labels that columns of scores belong to."""
     given, known = np.asarray(labels), np.unique(labels)
     if len(known) < len(given):
         raise ValueError(f"Parameter 'labels' must be unique: got {given.tolist()}")
@@ -295,16 +294,16 @@ def _undefined() -> float:
 
 
 def _area(first: np.ndarray, second: np.ndarray) -> float:
-    """The area of two classes, from the weights that each has at scores in order."""
+    """Return the area for two classes from their weights at sorted scores."""
     below = np.cumsum(first) - first / 2  # equal scores count as half
     pairs = first.sum() * second.sum()
     return float(second @ below / pairs) if pairs else _undefined()
 
 
 class _Columns(NamedTuple):
-    """Counts of each column of scores."""
+    """Counts for each column of scores."""
 
-    several_classes: bool  # whether there are more than two classes, one a row
+    several_classes: bool  # whether there are more than two classes, one per row
     in_columns: bool  # whether y has a column for each label
     counts: list[_Counts]
 
@@ -343,16 +342,16 @@ def _merge_columns(parts: Sequence[_Columns]) -> _Columns:
 
 
 class _Counts(NamedTuple):
-    """Distinct scores in order, and the weight of each by class."""
+    """Distinct scores in order, with the weight of each by class."""
 
-    dropped: int  # bits that the keys lack
+    dropped: int  # number of bits that were dropped from the keys
     keys: NDArray[np.uint64]  # (n,) uint64 array
     classes: np.ndarray  # (k,) array, sorted
     weights: NDArray[np.float64]  # (n, k) float64 array
 
 
 def _counts(predicted: np.ndarray, y: np.ndarray, weights: np.ndarray) -> _Counts:
-    scores = np.array(predicted, np.float64) + 0.0  # there is one zero
+    scores = np.array(predicted, np.float64) + 0.0  # turns -0.0 into 0.0
     bits = scores.view(np.uint64)
     top = np.uint64(1 << 63)
     keys = np.where(bits & top, ~bits, bits | top)
@@ -367,7 +366,7 @@ def _joined(
     codes: np.ndarray,
     weights: np.ndarray,
 ) -> _Counts:
-    """Equal keys as one; codes are the class that each weight is of."""
+    """Merge equal keys; `codes` are the classes of the weights."""
     distinct, places = np.unique(keys, return_inverse=True)
     while len(distinct) > _MAX_SCORES:
         dropped += 1

@@ -223,7 +223,7 @@ def _mean(
     client: ClientLike | None,
     check: Check = of_numbers,
 ) -> NDArray[np.float64]:
-    """A mean for each output."""
+    """Return a mean for each output."""
     sums = of_partitions(function, check, y, predicted, weight, client)
     total = sum(weight for weight, _ in sums)
     return np.asarray(np.divide(np.sum([errors for _, errors in sums], axis=0), total))
@@ -244,12 +244,12 @@ def _distances(
 def _of_sklearn(
     metric: str, predicted: np.ndarray, y: np.ndarray, weights: np.ndarray, **options: object
 ) -> tuple[float, Any]:
-    """Sums from a mean of scikit-learn's."""
+    """Return sums from a mean of scikit-learn's."""
     from sklearn import metrics
 
     same_shape(predicted, y)
     total = float(weights.sum())
-    # Rows without weight have no mean, but bad values among them are still errors.
+    # Rows without weight have no mean, but invalid values among them are still errors.
     found = getattr(metrics, metric)(
         y, predicted, sample_weight=weights if total else None, **options
     )
@@ -257,6 +257,6 @@ def _of_sklearn(
 
 
 def _moments(predicted: np.ndarray, y: np.ndarray, weights: np.ndarray) -> NDArray[np.float64]:
-    """The number of rows, and their moments."""
+    """Return the number of rows and their moments."""
     same_shape(predicted, y)
     return np.r_[len(y), formulas.moments(y, predicted, weights)]

@@ -37,11 +37,11 @@ class Scorer:
 
     name: str
     metric: Callable[..., float]
-    # {"predict", "predict_proba", "ranks"}, what of the estimator it is a metric of; ranks are its
-    # decision function or probabilities
+    # {"predict", "predict_proba", "ranks"} what the metric needs; ranks are the decision function
+    # or probabilities
     method: str
     sign: int = 1  # {1, -1}
-    options: Mapping[str, object] = field(default_factory=dict)  # of the metric
+    options: Mapping[str, object] = field(default_factory=dict)  # options of the metric
 
     def __call__(
         self,
@@ -56,7 +56,7 @@ class Scorer:
         return self.of(predicted, y, sample_weight, estimator, _client(estimator))
 
     def method_of(self, estimator: BaseEstimator) -> str:
-        """The method of an estimator whose results are scored."""
+        """Return the method of an estimator whose results are scored."""
         if self.method != "ranks":
             return self.method
         return next(
@@ -71,11 +71,11 @@ class Scorer:
         estimator: BaseEstimator,
         client: ClientLike | None,
     ) -> float:
-        """Score what was predicted."""
+        """Score predictions."""
         options = {**self.options, "client": client, "sample_weight": sample_weight}
         classes = getattr(estimator, "classes_", None)
         if self.method == "predict_proba":
-            # With several labels each column holds 0 and 1.
+            # With several labels each column is 0 or 1.
             options["labels"] = None if getattr(estimator, "multilabel_", False) else classes
         elif self.is_of_one and classes is not None and len(classes) == 2:
             code = positive_code(classes)
@@ -93,9 +93,9 @@ class Scorer:
     def check(self, labels: np.ndarray) -> None:
         """Raise if it cannot score such labels.
 
-        labels: array of shape (n_classes,) or (n_rows, n_labels), distinct ones; or some rows of
+        labels: array of shape (n_classes,) or (n_rows, n_labels), distinct labels; or some rows of
             labels in columns.
-        Raises ValueError: why.
+        Raises ValueError: the message has the reason.
         """
         made = _Made(labels)
         try:
@@ -110,7 +110,7 @@ class Scorer:
 
 @dataclass(frozen=True)
 class Scorers:
-    """``scorers(estimator, X, y)``: several scores by name; rows are predicted once for all."""
+    """``scorers(estimator, X, y)``: several scores by name from one prediction of the rows."""
 
     scorers: tuple[Scorer, ...]
 
@@ -123,7 +123,7 @@ class Scorers:
     ) -> dict[str, float]:
         """Score an estimator, or a pipeline that ends with one, on its client.
 
-        Predictions, targets and weights of Dask's data lie in memory meanwhile.
+        Predictions, targets and weights of Dask data are in memory meanwhile.
         """
         X, y, sample_weight = one_graph(as_pandas(X), as_pandas(y), as_pandas(sample_weight))
         methods = list(dict.fromkeys(each.method_of(estimator) for each in self.scorers))
@@ -150,20 +150,20 @@ class Scorers:
 
 @dataclass(frozen=True)
 class _Gathered(Scorer):
-    """A scorer of scikit-learn's, which is given the predictions of all rows in this process.
+    """A scorer of scikit-learn's that gets the predictions of all rows in this process.
 
-    metric: that scorer.
+    metric: the scorer.
     """
 
     def method_of(self, estimator: BaseEstimator) -> str:
-        """The method of an estimator whose results are scored."""
+        """Return the method of an estimator whose results are scored."""
         scorer: Any = self.metric
         asked = scorer._response_method
         names: Sequence[str] = [asked] if isinstance(asked, str) else asked
         return next((name for name in names if hasattr(estimator, name)), names[0])
 
     def check(self, labels: np.ndarray) -> None:
-        """Raise if it cannot score such labels. A function of the user is not called for that."""
+        """Raise if it cannot score such labels. A user's function is not called."""
         if self.name in get_scorer_names():
             super().check(labels)
 
@@ -175,7 +175,7 @@ class _Gathered(Scorer):
         estimator: BaseEstimator,
         client: ClientLike | None,
     ) -> float:
-        """Score what was predicted."""
+        """Score predictions."""
         with client_of(client, _TIMEOUT) as found:
             predicted, y, weight = _gathered(found, predicted, y, sample_weight)
         scorer: Any = self.metric
@@ -192,7 +192,7 @@ class _Gathered(Scorer):
 
 
 def _gathered(client: Any, *values: Any) -> list[Any]:
-    """Arrays of lazy values, computed together; local values are returned as they are."""
+    """Compute lazy values together, and return arrays; local values are returned as they are."""
     import dask
 
     array = dask.delayed(sealed(np.asarray), pure=True)
@@ -205,7 +205,7 @@ def _gathered(client: Any, *values: Any) -> list[Any]:
 
 
 class _Made:
-    """A classifier that predicts made-up rows of labels, each label twice."""
+    """A classifier that predicts made-up rows, two per label."""
 
     def __init__(self, labels: np.ndarray) -> None:
         self.labels = np.repeat(labels, 2, axis=0)
@@ -224,7 +224,7 @@ class _Made:
 
 
 def _negated(ranks: Any) -> Any:
-    """Ranks by which the rows come in the opposite order."""
+    """Return ranks in the opposite order."""
     if not is_dask(ranks):
         return np.negative(ranks)
     import dask
@@ -234,7 +234,7 @@ def _negated(ranks: Any) -> Any:
 
 
 def _stand_in(method: str, predicted: Any, classes: Any) -> BaseEstimator:
-    """Make an estimator that returns given predictions; a regressor if there are no classes."""
+    """Return an estimator that returns given predictions; without classes a regressor."""
 
     class StandIn(RegressorMixin if classes is None else ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         def __sklearn_is_fitted__(self) -> bool:
@@ -243,7 +243,7 @@ def _stand_in(method: str, predicted: Any, classes: Any) -> BaseEstimator:
     def answer(self: StandIn, X: Any) -> Any:
         return predicted
 
-    answer.__name__ = method  # by which scikit-learn knows what was predicted
+    answer.__name__ = method  # scikit-learn infers from it what was predicted
     setattr(StandIn, method, answer)
     made = StandIn()
     if classes is not None:
@@ -303,13 +303,13 @@ def _named(name: str) -> Scorer:
     metric = METRICS.get(theirs._score_func.__name__)
     if metric is None:
         return gathering(theirs, name)
-    method = theirs._response_method  # a name, or two for ranks
+    method = theirs._response_method  # one name, or two for ranks
     method = method if isinstance(method, str) else "ranks"
     return Scorer(name, metric, method, theirs._sign, theirs._kwargs)
 
 
 def gathering(scorer: Any, name: str | None = None) -> Scorer:
-    """A scorer of scikit-learn's for data of Dask."""
+    """Return a scorer of scikit-learn's for Dask data."""
     return _Gathered(name or str(scorer), scorer, "")
 
 

@@ -1,6 +1,6 @@
-"""Sums over the partitions of predictions, targets and weights, made where the partitions lie.
+"""Sums over the partitions of predictions, targets and weights, computed on their workers.
 
-They are aligned partition by partition, as for a fit. It knows nothing of models, and of no metric.
+The arguments are aligned partition by partition, as for a fit.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ _FAN = 8  # results that one task merges
 _TIMEOUT = 60.0
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: Metrics of Dask data by name, which `Metric` fills.
+#: Metrics of Dask data by name; `Metric` adds them.
 METRICS: dict[str, Callable[..., Any]] = {}
 
 
 class Metric:
-    """Decorates a metric of Dask's data; of local data it is scikit-learn's of the same name.
+    """Decorates a metric of Dask data; for local data scikit-learn's metric of that name is called.
 
-    adapt: makes of local targets, predictions and options what scikit-learn takes.
+    adapt: converts local targets, predictions and options for scikit-learn.
     """
 
     def __init__(self, adapt: Callable[..., Any] | None = None) -> None:
         self._adapt = adapt
 
     def __call__(self, metric: F) -> F:
-        """The metric of either kind of data."""
+        """Return the metric for both kinds of data."""
         signature = inspect.signature(metric)
 
         @functools.wraps(metric)
@@ -52,7 +52,8 @@ class Metric:
             y, predicted = as_pandas(y), as_pandas(predicted)
             options = {name: given[name] for name in given if name not in (first, second)}
             weight = options["sample_weight"] = as_pandas(options.get("sample_weight"))
-            if is_dask(options.get("labels")):  # of np.unique of a dask array, say
+            # For example the result of np.unique on a dask array.
+            if is_dask(options.get("labels")):
                 with client_of(options.get("client"), _TIMEOUT) as client:
                     (options["labels"],) = in_memory(client, labels=options["labels"])
             if any(map(is_dask, (y, predicted, weight))):
@@ -72,7 +73,7 @@ class Metric:
 
 
 def _as_dask(values: VectorLike | None) -> Any:
-    """Local values as a dask array of one partition."""
+    """Return local values as a dask array of one partition."""
     import dask.array as da
 
     return None if values is None else da.from_array(np.asarray(values), chunks=-1)
@@ -89,8 +90,8 @@ def of_partitions(
     """Apply a function to each partition that has rows.
 
     function: takes arrays of predictions, targets and weights (float64) of a partition.
-    check: raises where these are no such predictions and targets.
-    y, predicted, weight: as metrics take them; predictions are Dask's.
+    check: raises if predictions and targets do not suit the metric.
+    y, predicted, weight: as for metrics; predictions are Dask's.
     client: where to compute; None leaves it to Dask.
     Raises ValueError: there are no rows.
     """
@@ -108,7 +109,7 @@ def merged(
     weight: VectorLike | None,
     client: ClientLike | None,
 ) -> Any:
-    """The same, put together by `merge` of some at a time, on the workers too."""
+    """Apply a function to each partition, and merge results in a tree on the workers."""
     import dask
 
     tasks = _tasks(function, check, y, predicted, weight)
@@ -122,7 +123,7 @@ def merged(
 
 class _Looked(NamedTuple):
     value: Any
-    weighs: bool  # whether a row has a weight
+    weighs: bool  # whether a row has weight
 
 
 def _some(looked: Sequence[_Looked | None]) -> list[Any]:
@@ -131,7 +132,7 @@ def _some(looked: Sequence[_Looked | None]) -> list[Any]:
         raise ValueError(
             "Found array with 0 sample(s): y_true has no rows, a minimum of 1 is required."
         )
-    if not any(each.weighs for each in found):  # as scikit-learn has it
+    if not any(each.weighs for each in found):  # as in scikit-learn
         raise ValueError("Sample weights must contain at least one non-zero number.")
     return [each.value for each in found]
 
@@ -150,7 +151,7 @@ def _tasks(
     predicted: VectorLike,
     weight: VectorLike | None,
 ) -> Any:
-    """A Delayed a partition."""
+    """Return a Delayed per partition."""
     if not is_dask(predicted):
         raise TypeError(
             f"y_true or sample_weight is of Dask, and y_pred is of the type "
@@ -173,7 +174,7 @@ def _look(
     y: Any,
     weight: VectorLike | None,
 ) -> _Looked | None:
-    """Apply a function to one partition; None for one without rows, which has any dtype."""
+    """Apply a function to one partition; None for an empty one, which may have any dtype."""
     place = f" in partition {number}"
     predicted, y = as_targets(predicted), as_targets(y)
     weights = np.ones(len(y))

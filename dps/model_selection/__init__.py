@@ -1,6 +1,6 @@
-"""Cross-validation, searches and splits of data of Dask, which stays where it lies.
+"""Cross-validation, searches and splits of Dask data, which stays where it is.
 
-Named as in scikit-learn, whose own classes do the work for local data.
+Names are those of scikit-learn, whose own functions handle local data.
 """
 
 from __future__ import annotations

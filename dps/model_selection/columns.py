@@ -1,6 +1,6 @@
-"""Predictions of folds in the columns of all classes, also of models that do not know some.
+"""Predictions of folds with the columns of all classes, also if a model lacks some.
 
-What stands in for a class that a model does not know is what scikit-learn has there.
+A missing class gets scikit-learn's default values.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _METHODS = ("predict_proba", "predict_log_proba", "decision_function")
 
 
 def in_all_columns(predicted: Sequence[Any], models: Sequence[Any], method: str) -> list[Any]:
-    """Lazy predictions of several folds, each with a column for each class that any model knows.
+    """Return lazy predictions of several folds, with a column for each class of any model.
 
-    Raises ValueError: a model knows two classes alone, and its decision function has no columns.
+    Raises ValueError: a model has two classes only, so its decision function has no columns.
     """
     known: list[Any] = [getattr(model, "classes_", None) for model in models]
     of_columns = method in _METHODS and not getattr(models[0], "multilabel_", False)

@@ -1,4 +1,4 @@
-"""Fits of candidates on folds, and their scores, as scikit-learn's searches tell them."""
+"""Fits and scores of candidates on folds, in the form of scikit-learn's searches."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from dps._typing import ScorersLike, Splitting
 
 
-#: X, y, and what else goes to `fit`.
+#: X, y, and further arguments of `fit`.
 Rows = tuple[Any, Any, dict[str, Any]]
-#: Parameters of estimators, and the values with which a fit needs one thread alone.
+#: Parameters of estimators, and values with which a fit needs only one thread.
 _LOCAL = {"n_replicas": "auto", "checkpoint": None, "server": None, "verbose": 0}
 
 
 def scorer_of(scoring: Any) -> Any:
-    """The scorer, or a scorer of several metrics by name."""
+    """Return the scorer, or a scorer of several metrics by name."""
     if scoring is None:
         return _own_score
     if isinstance(scoring, dict):
@@ -49,9 +49,9 @@ def scorer_of(scoring: Any) -> Any:
 
 
 def of_one_class(scoring: Any) -> Any:
-    """Scoring of local data, in which f1 and the like take classes of any names.
+    """Return scoring for local data in which f1 and the like accept classes of any names.
 
-    With metadata routing it stays as it is: scikit-learn's own scorers say what they take.
+    With metadata routing it is unchanged: scikit-learn's own scorers declare their metadata.
     """
     if get_config()["enable_metadata_routing"]:
         return scoring
@@ -66,14 +66,14 @@ def of_one_class(scoring: Any) -> Any:
 
 
 def _own_score(estimator: BaseEstimator, X: Any, y: Any, sample_weight: Any = None) -> float:
-    """The estimator's own."""
+    """Return the estimator's own score."""
     weights = {} if sample_weight is None else {"sample_weight": sample_weight}
     return float(estimator.score(X, y, **weights))
 
 
 @dataclass(frozen=True)
 class Routes:
-    """Names of the parameters of a search that go to fits, and to scorers."""
+    """Names of a search's parameters that go to fits and to scorers."""
 
     fit: frozenset[str]
     score: frozenset[str]
@@ -87,10 +87,10 @@ class Routes:
         cv: Splitting | None,
         params: dict[str, Any],
     ) -> Routes | None:
-        """By scikit-learn's metadata routing; None if that is off.
+        """Return the routes of scikit-learn's metadata routing; None if that is off.
 
         Raises UnsetMetadataPassedError, TypeError: metadata is given that was not requested, or is
-        not accepted.
+            not accepted.
         """
         if not get_config()["enable_metadata_routing"]:
             return None
@@ -105,34 +105,34 @@ class Routes:
         return cls(frozenset(routed.estimator.fit), frozenset(routed.scorer.score))
 
     def of_fit(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Those that go to fits."""
+        """Return the parameters for fits."""
         return {name: value for name, value in params.items() if name in self.fit}
 
     def of_score(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Those that go to scorers."""
+        """Return the parameters for scorers."""
         return {name: value for name, value in params.items() if name in self.score}
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Evaluation of candidates: fits and scores on folds."""
+    """The evaluation of candidates: fits and scores on folds."""
 
     scorer: Any
-    n_jobs: int | None  # fits at once
+    n_jobs: int | None  # fits at a time
     error_score: float | Literal["raise"]
-    # By default all parameters go to fits, and weights to scores too.
+    # By default all parameters go to fits, and weights also to scorers.
     routes: Routes | None = None
-    verbose: int = 0  # of joblib's progress
-    pre_dispatch: int | str = "2*n_jobs"  # fits that are prepared
-    train_score: bool = False  # whether the rows that were trained on are scored, too
+    verbose: int = 0  # verbosity of joblib
+    pre_dispatch: int | str = "2*n_jobs"  # number of fits that are prepared
+    train_score: bool = False  # whether training rows are scored, too
     return_estimator: bool = False
 
     def run(
         self, estimator: BaseEstimator, candidates: list[dict[str, Any]], data: Folds
     ) -> list[dict[str, Any]]:
-        """Score each candidate on each fold, trained on the others; candidate by candidate.
+        """Score each candidate on each fold after training on the others, candidate by candidate.
 
-        Raises ValueError: a scorer cannot score such labels at all.
+        Raises ValueError: a scorer cannot score such labels.
         """
         if is_classifier(estimator):
             _check_scorer(self.scorer, data)
@@ -145,12 +145,12 @@ class Evaluation:
         return found
 
     def _is_local(self, estimator: BaseEstimator, candidates: list[dict[str, Any]]) -> bool:
-        """True if fits and scores of small data need no more than a thread of a worker."""
+        """True if fits and scores of small data need only one thread of a worker."""
         asked = estimator.get_params(deep=False)
         given = {name for candidate in candidates for name in candidate}
         scorers = self.scorer.values() if isinstance(self.scorer, dict) else [self.scorer]
         return (
-            not getattr(estimator, "_is_own", True)  # a model of yours may be slow, or ask for more
+            not getattr(estimator, "_is_own", True)  # a user's model may be slow, or need more
             and all(asked[name] == usual for name, usual in _LOCAL.items())
             and not given & {*_LOCAL, "client"}
             and all(each is _own_score or isinstance(each, Scorer | Scorers) for each in scorers)
@@ -160,7 +160,7 @@ class Evaluation:
     def _in_tasks(
         self, estimator: BaseEstimator, candidates: list[dict[str, Any]], data: Folds
     ) -> list[dict[str, Any]]:
-        """Each candidate and fold as a task, which fits and scores local data."""
+        """Fit and score local data in a task for each candidate and fold."""
         alone = clone(estimator).set_params(client=None)
         found = []
         for scores, said in data.in_tasks(partial(_task, self, alone), candidates):
@@ -172,13 +172,13 @@ class Evaluation:
     def _in_threads(
         self, estimator: BaseEstimator, candidates: list[dict[str, Any]], data: Folds
     ) -> list[dict[str, Any]]:
-        """One fit of the cluster after the other, or `n_jobs` at once."""
+        """Run fits of the cluster one after the other, or `n_jobs` at a time."""
 
         def one(parameters: dict[str, Any], fold: int) -> dict[str, Any]:
             return self.one(estimator, parameters, data.train(fold), data.test(fold))
 
         pairs = ((parameters, fold) for parameters in candidates for fold in range(data.n_splits))
-        # Threads, whatever the backend: Futures belong to this process.
+        # Threads with any backend: Futures belong to this process.
         parallel = Parallel(
             n_jobs=self.n_jobs, verbose=self.verbose, pre_dispatch=self.pre_dispatch,
             require="sharedmem",
@@ -242,18 +242,18 @@ class Evaluation:
 def _task(
     how: Evaluation, estimator: BaseEstimator, parameters: dict[str, Any], train: Rows, test: Rows
 ) -> tuple[dict[str, Any], list[Warning]]:
-    """Evaluate a candidate on a worker; its warnings are for the caller."""
+    """Evaluate a candidate on a worker, and return its warnings for the caller."""
     with warned() as found:
         return how.one(estimator, parameters, train, test), found
 
 
 def _is_of_cluster(error: Exception) -> bool:
-    """True if an error comes from the cluster, not from the candidate."""
+    """True if an error comes from the cluster and not from the candidate."""
     return isinstance(error, DPSError) and not isinstance(error, NonFiniteError)
 
 
 def _check_scorer(scorer: Any, data: Folds) -> None:
-    """Ask scorers known by name about made-up rows with the labels of all folds."""
+    """Check named scorers on made-up rows with the labels of all folds."""
     scorers = scorer.values() if isinstance(scorer, dict) else [scorer]
     asked = [each for each in scorers if isinstance(each, Scorer)]
     labels = data.labels() if asked else None

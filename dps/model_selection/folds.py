@@ -1,7 +1,7 @@
-"""Folds: an assignment of the rows of each partition, where it lies.
+"""Folds: the assignment of a partition's rows, on the worker that holds it.
 
-A partition is cut once, into a piece a fold, or as splits ask for. A fit that trains on some folds
-and scores on another takes pieces as they lie: no row is copied again.
+A partition is cut once, into one piece per fold or as splits require. A fit that trains on some
+folds and is scored on another uses the pieces as they are, without copying rows again.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from dps.model_selection.splits import TEST, TRAIN, RowSplits, asks_for_labels, 
 if TYPE_CHECKING:
     from dps._typing import ClientLike, MatrixLike, RandomState, Splitting, VectorLike
 
-#: Bytes of all rows, of which each worker may have a copy for each fit that runs there.
+#: Bytes of all rows up to which each worker may have a copy for each of its fits.
 _SMALL = 1 << 25
-#: Parameters of `fit` with rows of their own.
+#: Parameters of `fit` that have rows of their own.
 _OTHER = ("X_val", "y_val", "sample_weight_val")
 
 
@@ -86,35 +86,35 @@ class PartitionKFold:
     def split(
         self, X: MatrixLike, y: VectorLike | None = None, groups: VectorLike | None = None
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        """Numbers of the rows to train on, and of those to score on, of local data in one piece."""
+        """Yield the numbers of training and test rows, for local data in one piece."""
         X, y = indexable(X, y)
         folds = self._assign(X.shape[0] if hasattr(X, "shape") else len(X), y, 0)
         for fold in range(self.n_splits):
             yield np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
 
     def _assign(self, rows: int, y: Any, number: int) -> NDArray[np.int64]:
-        """The fold of each row of a partition.
+        """Return the fold of each row of a partition.
 
-        y: its labels, if they matter.
+        y: labels, if they matter.
         """
         labels = as_targets(y) if self.stratify else None
         seed = cast("int", self.random_state)
         order = order_of(rows, seed, number, FOLDS, labels)
         folds = np.empty(rows, np.int64)
-        # Partitions begin with different folds, or small ones would favour the first.
+        # Partitions start with different folds; otherwise small ones would favour the first.
         folds[order] = (np.arange(rows) + number) % self.n_splits
         return folds
 
 
 class Folds:
-    """X, y and what else goes with rows, cut into pieces that stay where they lie.
+    """X, y and other row-wise arguments, cut into pieces that stay where they are.
 
-    cv: the latter number rows over all partitions.
+    cv: a splitter numbers rows over all partitions.
     X: dask array or dataframe, or list of Delayed objects or Futures.
-    beside: other arguments of `fit`, by name: vectors of length n, or values without rows.
+    beside: other arguments of `fit` by name: vectors of length n, or values without rows.
     groups: Dask's or local, for a splitter that keeps the rows of a group together.
     Raises ValueError, TypeError: they are not aligned partition by partition, there are fewer
-    partitions than folds, or splits name other rows.
+        partitions than folds, or splits have invalid row numbers.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class Folds:
         X, y, groups, *others = one_graph(X, y, groups, *of_rows.values())
         of_rows = dict(zip(of_rows, others, strict=True))
         self._names = ["X", "y", *of_rows]
-        #: Whether pieces can be put together in a task.
+        #: Whether pieces can be concatenated in a task.
         self._joins = not any(map(is_list, (X, y, *of_rows.values()))) and not any(
             map(is_dask, self._constant.values())
         )
@@ -160,7 +160,7 @@ class Folds:
             lengths = Parts(X).lengths
             lazy = Parts(groups).tasks if is_dask(groups) else []
             by_labels = asks_for_labels(cv)
-            if lengths is None or lazy or by_labels:  # what is computed now is not computed again
+            if lengths is None or lazy or by_labels:  # what is computed now is kept
                 *parts, lazy = held(client, [*parts, lazy])
                 lengths = _of_each(client, rows_of, parts[0])
             n = sum(lengths)
@@ -171,7 +171,7 @@ class Folds:
             roles, by = given.roles, [*given.cut(lengths)]
         self._roles = roles
         self._whole = isinstance(cv, PartitionKFold) and cv.by == "partitions"
-        #: For each piece, its partitions by name, and their rows if these are cut.
+        #: For each piece its partitions by name, and their rows if these are cut.
         self._pieces = (_dealt if self._whole else _cut_up)(client, parts, by, len(self._roles))
 
     @property
@@ -180,15 +180,15 @@ class Folds:
         return int(self._roles.shape[1])
 
     def train(self, split: int) -> tuple[Any, Any, dict[str, Any]]:
-        """X, y and the rest to train on, each of the kind that it was given as."""
+        """Return X, y and the rest for training, in the containers that were given."""
         return self._of(np.flatnonzero(self._roles[:, split] == TRAIN))
 
     def test(self, split: int) -> tuple[Any, Any, dict[str, Any]]:
-        """The same to score on."""
+        """Return the same for scoring."""
         return self._of(np.flatnonzero(self._roles[:, split] == TEST))
 
     def whole(self) -> tuple[Any, Any, dict[str, Any]]:
-        """The same of all rows."""
+        """Return the same for all rows."""
         return self._of(range(len(self._roles)))
 
     @property
@@ -208,7 +208,7 @@ class Folds:
     def in_tasks(self, function: Callable[..., Any], arguments: Sequence[Any]) -> list[Any]:
         """Call ``function(argument, train, test)`` for each argument and split, in tasks.
 
-        train, test: X, y and the rest in this form, of local data.
+        train, test: X, y and the rest in this form, as local data.
         """
         import dask
 
@@ -233,10 +233,10 @@ class Folds:
         return results_of(tasks, self._client)
 
     def labels(self) -> np.ndarray | None:
-        """The distinct labels of all rows, or rows of labels in columns; None of several types."""
+        """Distinct labels of all rows, or rows of labels in columns; None for several types."""
         parts = [part for piece in self._pieces for part in piece[1]]
         found = [each for each in _of_each(self._client, _distinct, parts) if len(each)]
-        if len(set(map(kind_of, found))) != 1:  # which the fit is going to say
+        if len(set(map(kind_of, found))) != 1:  # the fit raises the error
             return None
         return _distinct(np.concatenate(found))
 
@@ -246,7 +246,7 @@ class Folds:
             raise ValueError("cross_val_predict predicts each row once: splits leave some out")
 
     def in_order(self, predicted: Sequence[Any]) -> Any:
-        """Results for the test rows of each split, cut and in the order of all rows."""
+        """Return the results for each split's test rows in the order of all rows."""
         import dask
 
         made: dict[int, list[Any]] = {}
@@ -265,7 +265,7 @@ class Folds:
         return self._kept(Parts(predicted[0]).like(whole, self._like[0].lengths))
 
     def _kept(self, made: Any) -> Any:
-        """A collection that is in memory, since its pieces of rows go with these folds."""
+        """Persist a collection, since its pieces depend on it."""
         if is_list(made):
             return list(persisted(self._client, made))
         return persisted(self._client, [made])[0]
@@ -291,7 +291,7 @@ def _of_each(client: ClientLike | None, function: Any, parts: list[Any]) -> list
 def _joined_pieces(
     names: Sequence[str], constant: dict[str, Any], pieces: Sequence[Sequence[Any]]
 ) -> tuple[Any, Any, dict[str, Any]]:
-    """X, y and the rest of some pieces."""
+    """Concatenate X, y and the rest of some pieces."""
     X, y, *others = (
         _below([part for piece in pieces for part in piece[at]]) for at in range(len(names))
     )
@@ -299,7 +299,7 @@ def _joined_pieces(
 
 
 def _below(parts: list[Any]) -> Any:
-    """Parts one below the other; categories that only some of them have count."""
+    """Concatenate parts; categories are united."""
     if not hasattr(parts[0], "iloc"):
         return stacked(parts)
     from dask.dataframe.dispatch import concat
@@ -313,7 +313,7 @@ def _distinct(y: Any) -> np.ndarray:
 
 
 def _joined(parts: list[Any], n_rows: int, name: str) -> np.ndarray | None:
-    """A value for each row, here."""
+    """Return a local value for each row."""
     if parts[0] is None:
         return None
     values = np.concatenate([as_targets(part) for part in parts])
@@ -325,7 +325,7 @@ def _joined(parts: list[Any], n_rows: int, name: str) -> np.ndarray | None:
 def _dealt(
     client: ClientLike | None, parts: list[list[Any]], by: Sequence[Any], folds: int
 ) -> list[Any]:
-    """Runs of partitions as pieces."""
+    """Return runs of partitions as pieces."""
     n = len(by)
     if n < folds:
         raise ValueError(f"X has {n} partitions, which cannot be {folds} folds")
@@ -338,7 +338,7 @@ def _dealt(
 def _cut_up(
     client: ClientLike | None, parts: list[list[Any]], by: Sequence[Any], n_pieces: int
 ) -> list[Any]:
-    """Pieces of each partition."""
+    """Return the pieces of each partition."""
     import dask
 
     width = len(parts) + 1
@@ -356,7 +356,7 @@ def _cut_up(
 
 
 def _kind_of(values: Any) -> Parts:
-    """The container of such parts; for local data beside Dask's, arrays."""
+    """Return the container for such parts; for local data beside Dask's, arrays."""
     if is_dask(values):
         return Parts(values)
     import dask.array as da
@@ -369,7 +369,7 @@ def _has_rows(values: Any) -> bool:
 
 
 def _cut(by: Any, n_pieces: int, number: int, *parts: Any) -> list[Any]:
-    """The pieces of a partition, one after the other, of each all that was given, and its rows."""
+    """Return the pieces of a partition in turn, each with all arguments and its rows."""
     lengths = {rows_of(part) for part in parts}
     if len(lengths) > 1:
         raise ValueError(
@@ -382,7 +382,7 @@ def _cut(by: Any, n_pieces: int, number: int, *parts: Any) -> list[Any]:
 
 
 def _put_together(parts: list[Any], rows: list[NDArray[np.int64]]) -> Any:
-    """Pieces of a partition, in the order of its rows."""
+    """Concatenate pieces of a partition in the order of its rows."""
     order = np.argsort(np.concatenate(rows))
     if not hasattr(parts[0], "iloc"):
         return np.concatenate(parts)[order]

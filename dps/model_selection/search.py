@@ -1,6 +1,6 @@
-"""Searches and cross-validation over folds: scikit-learn's, where data is of Dask.
+"""Searches and cross-validation over folds: scikit-learn's, extended to Dask data.
 
-What candidates there are, how results are told and which is best, is scikit-learn's own code.
+The candidates, the results and the choice of the best one are scikit-learn's own code.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TIMEOUT = 60.0
 
 
 class _OnDask:
-    """Adds data of Dask to a search of scikit-learn's."""
+    """Adds Dask data to a search of scikit-learn's."""
 
     estimator: BaseEstimator
     cv: Splitting | None
@@ -45,7 +45,7 @@ class _OnDask:
     return_train_score: bool
 
     def _candidates(self) -> list[dict[str, Any]]:
-        """Parameters to try."""
+        """Return the parameters to try."""
         raise NotImplementedError
 
     def fit(self, X: MatrixLike, y: VectorLike | None = None, **params: Any) -> Self:
@@ -72,7 +72,7 @@ class _OnDask:
         """
         X, y = as_pandas(X), as_pandas(y)
         if not is_dask(X):
-            # A parameter does not change, not even while others of this object's threads look.
+            # Parameters do not change, even while other threads use this object.
             local = copy(self)
             local.scoring = of_one_class(self.scoring)
             super(_OnDask, local).fit(X, y, **params)  # type: ignore[misc]
@@ -423,7 +423,7 @@ def _folds_for(cv: Splitting | None, estimator: BaseEstimator) -> Any:
 
 @contextmanager
 def _placed(estimator: BaseEstimator) -> Iterator[tuple[Any, Any, dict[str, Any]]]:
-    """An estimator whose client is open for the while; the client; the parameters as they were."""
+    """Yield an estimator with an open client, the client, and its original parameters."""
     given = {
         name: value
         for name, value in estimator.get_params().items()

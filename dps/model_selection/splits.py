@@ -1,7 +1,6 @@
-"""Folds that users give by the numbers of rows, as pieces that each row belongs to one of.
+"""Splits by row numbers, as pieces of which each row belongs to one.
 
-Rows that every split treats alike make a piece: a split trains on some pieces and scores on others.
-It knows nothing of Dask.
+A piece has rows that every split treats alike: a split trains on some pieces and scores on others.
 """
 
 from __future__ import annotations
@@ -16,22 +15,22 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from dps._typing import Splitting
 
-#: Uses of a piece in a split.
+#: How a split uses a piece.
 TRAIN, TEST = 1, 2
-#: Pieces of each partition, of all that goes with rows a task each.
+#: Largest number of pieces per partition; each takes a task per argument.
 _MOST_PIECES = 256
 
 
 @dataclass(frozen=True, eq=False)
 class FoldNumbers:
-    """The pieces of the rows of one partition."""
+    """The pieces of one partition's rows."""
 
     pieces: NDArray[np.int64]  # (rows,)
 
     def _assign(self, rows: int, y: Any, number: int) -> NDArray[np.int64]:
-        """The piece of each row of a partition, see `PartitionKFold`.
+        """Return the piece of each row of a partition, see `PartitionKFold`.
 
-        Raises ValueError: there are more or fewer rows than were counted.
+        Raises ValueError: there are more or fewer rows than before.
         """
         if rows != len(self.pieces):
             raise ValueError(
@@ -44,16 +43,16 @@ class FoldNumbers:
 class RowSplits:
     """Splits of numbered rows."""
 
-    # (n_pieces, n_splits) what each split does with each piece: `TRAIN`, `TEST` or 0, neither.
+    # (n_pieces, n_splits) how each split uses each piece: `TRAIN`, `TEST` or 0, not at all.
     roles: NDArray[np.int8]
     pieces: NDArray[np.int64]  # (n,) the piece of each row
 
     @classmethod
     def of(cls, pairs: Sequence[tuple[Any, Any]], n_rows: int) -> RowSplits:
-        """From the row numbers, or masks, to train on and to score on, of each split.
+        """Make it from the row numbers, or masks, of training and test rows of each split.
 
-        Raises ValueError: there is no such row, one comes twice, or there is no row to train on or
-        to score on.
+        Raises ValueError: a row does not exist or occurs twice, or there are no training or test
+            rows.
 
         Examples
         --------
@@ -80,7 +79,7 @@ class RowSplits:
         return cls(distinct, pieces.reshape(-1).astype(np.int64))
 
     def cut(self, lengths: Sequence[int]) -> list[FoldNumbers]:
-        """For partitions of such lengths."""
+        """Return the pieces for partitions of these lengths."""
         return [FoldNumbers(rows) for rows in np.split(self.pieces, np.cumsum(lengths)[:-1])]
 
 
@@ -101,7 +100,7 @@ def _numbers(given: object, n_rows: int, where: str) -> NDArray[np.int64]:
 
 
 def asks_for_labels(cv: Splitting | None) -> bool:
-    """True if a splitter deals rows out by their labels, or may, as it is not scikit-learn's."""
+    """True if a splitter uses labels, or may, because it is not scikit-learn's."""
     known = type(cv).__module__.startswith("sklearn.")
     return hasattr(cv, "split") and (not known or "Stratified" in type(cv).__name__)
 
@@ -109,11 +108,10 @@ def asks_for_labels(cv: Splitting | None) -> bool:
 def splits_of(
     cv: Any, n_rows: int, groups: Any = None, labels: Any = None
 ) -> list[tuple[Any, Any]]:
-    """The splits of a splitter of scikit-learn's, or of an iterable of pairs.
+    """Return the splits of a splitter of scikit-learn's, or of an iterable of pairs.
 
-    groups, labels: (n_rows,) arrays, the group and the label of each row, for splitters that ask
-        for them.
-    Raises ValueError: it is neither, or asks for more than this.
+    groups, labels: (n_rows,) arrays, for splitters that use them.
+    Raises ValueError: it is neither, or needs something else.
     """
     remedy = (
         "give a number of folds, dps.model_selection.PartitionKFold, pairs of row numbers to train "

@@ -1,4 +1,4 @@
-"""Splitting Dask's data into rows to train on and rows to score on, lazily and where they lie."""
+"""The lazy split of Dask data into training and test rows."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ from dps.data.feed.batches import SPLITS, key_of, order_of
 if TYPE_CHECKING:
     from dps._typing import RandomState, VectorLike
 
-#: Rows that stand for all, if their number is unknown.
+#: Number of rows that represents all, if their number is unknown.
 _MANY = 1 << 20
 _MAX_ROWS = 1 << 31
 
 
 @dataclass(frozen=True)
 class _Draw:
-    """An assignment of the rows of a partition to both sides."""
+    """The assignment of a partition's rows to both sides."""
 
-    seed: int | None  # None: the first rows train, those after them score
-    total: int  # of as many rows in a row, so many go to each side
+    seed: int | None  # None: the first rows are for training, the others for scoring
+    total: int  # of so many consecutive rows, so many go to each side
     train: int
     test: int
 
     def counts(self, at: Any) -> tuple[Any, Any]:
-        """Numbers of training and test rows among the first rows."""
+        """Return the numbers of training and test rows among the first rows."""
         if self.seed is None:
             return np.minimum(at, self.train), np.clip(at - self.train, 0, self.test)
         tested = at * self.test // self.total
         return (at - tested) * self.train // max(1, self.total - self.test), tested
 
     def sides(self, number: int, first: int, rows: int, labels: Any) -> list[NDArray[np.int64]]:
-        """The rows of a partition to train on, and to score on, in the order in which they lie.
+        """Return a partition's training and test rows, in ascending order.
 
-        first: rows before it.
+        first: number of rows in earlier partitions.
         labels: each has its share on both sides.
         """
         order = np.arange(rows)
         if self.seed is not None:
             order = order_of(rows, self.seed, number, SPLITS, labels)
-        # As evenly as whole numbers can be: the shares of partitions add up to that of all.
+        # As evenly as integers allow: the shares of partitions add up to that of all.
         taken = self.counts(first + np.arange(rows + 1))
         return [np.sort(order[np.diff(of_side) > 0]) for of_side in taken]
 
@@ -152,7 +152,7 @@ def _parts(values: Any, name: int | str) -> Parts:
 
 
 def _lengths_of(arrays: Sequence[Parts]) -> list[int] | None:
-    """The known lengths of partitions; None if no array has any.
+    """Return the known lengths of partitions; None if no array has any.
 
     Raises ValueError: those of two arrays differ.
     """
@@ -168,7 +168,7 @@ def _lengths_of(arrays: Sequence[Parts]) -> list[int] | None:
 
 
 class _Sides:
-    """Makes the sides of arrays.
+    """Makes both sides of arrays.
 
     labels: partitions of labels, or None for each.
     """
@@ -176,14 +176,14 @@ class _Sides:
     def __init__(self, draw: _Draw, lengths: list[int] | None, labels: list[Any]) -> None:
         self._draw, self._lengths, self._labels = draw, lengths, labels
         n = len(labels)
-        if lengths is None:  # small partitions must not all round alike
+        if lengths is None:  # small partitions must not all be rounded alike
             assert draw.seed is not None
             self._firsts = [key_of(draw.seed, 1, number, SPLITS) % _MANY for number in range(n)]
         else:
             self._firsts = [0, *np.cumsum(lengths).tolist()][:n]
 
     def of(self, arrays: Sequence[Parts]) -> list[Any]:
-        """Train and test of each array."""
+        """Return train and test of each array."""
         import dask
 
         pick = dask.delayed(sealed(_pick), pure=False)
@@ -207,5 +207,5 @@ class _Sides:
 
 
 def _pick(draw: _Draw, side: int, number: int, first: int, part: Any, labels: Any) -> Any:
-    """The task that has one side of a partition."""
+    """Return one side of a partition; runs in a task."""
     return take(part, draw.sides(number, first, rows_of(part), labels)[side])

@@ -1,7 +1,4 @@
-"""Models, and what a model of your own is made from.
-
-Nothing here may know servers, modes or ranks.
-"""
+"""Models, and the building blocks of users' own models."""
 
 from dps.models.base import Model, Rows
 from dps.models.batches import Batch

@@ -1,4 +1,4 @@
-"""Arrays that are more than vectors, out of the matrix of rows that stands for them."""
+"""Arrays whose rows are not vectors, from the matrix that replaces them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from dps._checks import count
 
-#: Kinds of dtypes that keep their own dtype.
+#: Kinds of dtypes that are kept.
 _KINDS = {"i": np.int64, "b": np.bool_}
 
 
@@ -30,9 +30,9 @@ class Arrays:
     ({'image': (2, 2), 'age': ()}, 5)
     """
 
-    shapes: tuple[tuple[int, ...], ...]  # of a row of each
-    kinds: tuple[str, ...]  # whether each holds numbers, integers or truth values
-    names: tuple[str, ...] = ()  # of a dict of arrays; none of a tuple of them, or of a single one
+    shapes: tuple[tuple[int, ...], ...]  # shape of a row of each
+    kinds: tuple[str, ...]  # whether each holds floats, integers or booleans
+    names: tuple[str, ...] = ()  # keys of a dict of arrays; empty for a tuple or a single array
 
     def __post_init__(self) -> None:
         several = len(self.shapes) == len(self.kinds) and len(self.names) in (0, len(self.shapes))
@@ -43,14 +43,14 @@ class Arrays:
 
     @classmethod
     def of(cls, X: Any) -> Arrays | None:
-        """Facts about arrays without a look at their rows; None for a table.
+        """Return facts about arrays without reading rows; None for a table.
 
-        X: array of more than two dimensions, or a dict or tuple of arrays; all else is a table, of
-            NumPy or Dask.
-        Raises TypeError, ValueError: a value of the dict is no array, or no numbers; or there is
-        none.
+        X: array of more than two dimensions, or a dict or tuple of arrays; everything else is a
+            table, of NumPy or Dask.
+        Raises TypeError, ValueError: a value of the dict is not a numeric array, or the dict is
+            empty.
         """
-        named = isinstance(X, Mapping) and not hasattr(X, "toarray")  # one of SciPy's is a dict
+        named = isinstance(X, Mapping) and not hasattr(X, "toarray")  # SciPy's DOK matrix is a dict
         if not named and not (isinstance(X, tuple) and X and all(map(_is_array, X))):
             shape = tuple(map(int, X.shape[1:])) if getattr(X, "ndim", 0) > 2 else ()
             return cls((shape,), ("f",)) if shape else None
@@ -72,21 +72,21 @@ class Arrays:
 
     @property
     def widths(self) -> list[int]:
-        """Columns of each."""
+        """Columns of each array."""
         return [math.prod(shape) for shape in self.shapes]
 
     @property
     def width(self) -> int:
-        """Columns of all."""
+        """Columns of all arrays."""
         return sum(self.widths)
 
     @property
     def sizes(self) -> Any:
-        """The shape of a row, or the shapes of several arrays; an int stands for a vector."""
+        """The shape of a row, or shapes for several arrays; an int stands for a vector."""
         return self._given([shape[0] if len(shape) == 1 else shape for shape in self.shapes])
 
     def __call__(self, X: Any) -> Any:
-        """Return the arrays of rows: a dict by name, a tuple, or a single one.
+        """Return the arrays of rows: a dict, a tuple, or a single array.
 
         X: ndarray of shape (rows, width).
         """
@@ -104,6 +104,6 @@ class Arrays:
 
 
 def _is_array(value: Any) -> bool:
-    """True for arrays of NumPy or Dask; a Delayed has every name, but no tuple."""
+    """True for arrays of NumPy or Dask; a Delayed has every attribute, but no tuple."""
     shaped = isinstance(getattr(value, "shape", None), tuple) and hasattr(value, "reshape")
     return shaped and not hasattr(value, "toarray")

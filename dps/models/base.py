@@ -1,4 +1,4 @@
-"""The interface of a model, and the two forms in which a batch of rows reaches it."""
+"""The interface of a model, and the two forms of a batch of rows."""
 
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -31,15 +31,15 @@ class DenseRows:
         return len(self.values if self.order is None else self.order)
 
     def matrix(self) -> Any:
-        """Return the rows by themselves, as an array that is not to be written."""
+        """Return the rows as a read-only array."""
         if self.order is not None:
             return self.values.take(self.order, axis=0)
         values = self.values.view()
-        values.flags.writeable = False  # it may be what a user has given
+        values.flags.writeable = False  # it may be a user's own array
         return values
 
     def block(self, y: Any, weight: Any) -> BlockRows:
-        """Return the form for kernels, with the targets and weights of this batch."""
+        """Return the form for kernels, with targets and weights of this batch."""
         return BlockRows.dense(self.values, y, weight, self.order is not None)
 
 
@@ -69,7 +69,7 @@ class CSRRows:
         return len(self.indptr) - 1 if self.order is None else len(self.order)
 
     def matrix(self) -> Any:
-        """Return the rows by themselves, as a csr_array."""
+        """Return the rows as a csr_array."""
         if self.order is None:
             first, last = self.indptr[0], self.indptr[-1]
             data, indices = self.data[first:last], self.indices[first:last]
@@ -83,7 +83,7 @@ class CSRRows:
         return scipy.sparse.csr_array((data, indices, indptr), (len(indptr) - 1, self.n_features))
 
     def block(self, y: Any, weight: Any) -> BlockRows:
-        """Return the form for kernels, with the targets and weights of this batch."""
+        """Return the form for kernels, with targets and weights of this batch."""
         picked = self.order is not None
         return BlockRows.csr(
             self.data, self.indices, self.indptr, self.n_features, y, weight, picked
@@ -94,14 +94,14 @@ Rows = DenseRows | CSRRows
 
 
 class WithFeatures(Protocol):
-    """The interface of a model whose steps may be taken in coordinates of its features."""
+    """A model whose steps may be taken in coordinates of its features."""
 
     n_features: int
 
     def standardised(
         self, mean: Any, variance: Any, l2: Any, width: float = 0.0, products: Any = None
     ) -> Coordinates:
-        """Return coordinates in which an objective with such features curves alike."""
+        """Return coordinates in which the objective has similar curvature in all directions."""
 
 
 class Model(Protocol):

@@ -1,7 +1,4 @@
-"""Batches as models in Python have them: rows of one matrix, by themselves, and their targets.
-
-Owns how rows that lie anywhere in blocks become arrays.
-"""
+"""Batches for models in Python: rows of one matrix with their targets."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +12,7 @@ from dps.models.base import CSRRows, Rows
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Rows with their targets and weights, as a model that a user has written gets them.
+    """Rows with their targets and weights, as a user's model receives them.
 
     Parameters
     ----------
@@ -71,7 +68,7 @@ class Dense:
 
     @staticmethod
     def join(parts: Sequence[Any]) -> Any:
-        """Return one array of several."""
+        """Join several arrays."""
         return np.concatenate(parts)
 
 
@@ -85,24 +82,24 @@ class Sparse:
 
     @staticmethod
     def join(parts: Sequence[Any]) -> Any:
-        """Return one csr_array of several."""
+        """Join several csr_arrays."""
         return scipy.sparse.vstack(parts, format="csr")
 
 
 class Either:
-    """Rows as they are: some blocks may be sparse, others dense."""
+    """Rows as they are: sparse in some blocks, dense in others."""
 
     @staticmethod
     def take(X: Rows) -> Any:
-        """Return the rows in one array, or as a csr_array."""
+        """Return the rows as an array or as a csr_array."""
         return X.matrix()
 
     @staticmethod
     def join(parts: Sequence[Any]) -> Any:
-        """Return one of several."""
+        """Join several of these."""
         dense = all(isinstance(part, np.ndarray) for part in parts)
         return Dense.join(parts) if dense else Sparse.join(parts)
 
 
-#: Functions that combine rows, by a model's `takes`.
+#: How rows are combined, by a model's `takes`.
 FORMS: dict[str, Any] = {"dense": Dense, "sparse": Sparse, "columns": Either}

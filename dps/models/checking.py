@@ -12,10 +12,10 @@ from dps.models.base import CSRRows, DenseRows, Rows
 from dps.models.custom import CustomModel
 from dps.models.layout import Tensor
 
-#: Coordinates of each tensor whose derivative is compared, beside one direction of all of them; and
-#: widths of the differences, of which one must do: others may step over a kink.
+#: Coordinates of each tensor whose derivative is compared, besides one direction of all; and step
+#: sizes of the differences. One step size must agree, since others may cross a kink.
 _COORDINATES, _WIDTHS = 200, (1e-5, 1e-4, 1e-6)
-#: Differences that rounding explains, as a share.
+#: Relative differences that rounding explains.
 _TOLERANCE, _ROUNDING = 1e-4, 1e-9
 
 
@@ -85,7 +85,7 @@ def check(
 
 @dataclass(frozen=True)
 class _Named:
-    """Columns of a matrix by name, and whether they are codes."""
+    """Named columns of a matrix, and whether they are codes."""
 
     codes: dict[str, bool]
 
@@ -142,21 +142,21 @@ class _Trial:
         self._allowed = {outputs} | ({1} if classification and outputs == 2 else set())
 
     def problems(self) -> list[str]:
-        """All that is wrong, in order."""
+        """All problems, in order."""
         model, found = self._model, []
         start = model.initial(np.random.default_rng(self._seed))
         again = model.initial(np.random.default_rng(self._seed))
         if not np.array_equal(start, again):
             found.append("init returns other values for the same random numbers: use its `rng`")
         self._params = start.copy()
-        for tensor in model.layout.tensors:  # not at a point where everything is zero
+        for tensor in model.layout.tensors:  # a point other than zero
             if tensor.trained:
                 values = model.layout.views(self._params)[tensor.name]
                 values += 0.1 * self._rng.standard_normal(tensor.shape)
         for step in (self._of_raw, self._of_sums, self._of_weights, self._of_differences):
             found += self._attempt(step)
             if found:
-                break  # what follows would say the same in other words
+                break  # later checks would repeat it
         return found
 
     def _attempt(self, step: Callable[[], list[str]]) -> list[str]:
@@ -184,7 +184,7 @@ class _Trial:
     def _gradient(
         self, weight: Any = None, picks: Any = None, params: Any = None, out: Any = None
     ) -> tuple[float, Any]:
-        """The loss and the gradient of some rows."""
+        """Return the loss and the gradient for some rows."""
         model = self._model
         out = np.zeros(model.layout.size) if out is None else out
         y = self._y if picks is None else self._y[picks]
@@ -192,7 +192,7 @@ class _Trial:
         rng = np.random.default_rng(self._seed) if model.draws else None
         loss = model.loss_gradient(at, model.take(self._rows(picks)), y, weight, out, rng)
         for name, change in model.layout.views(out).items():
-            if name in model.untrained:  # what becomes of buffers is the model's own affair
+            if name in model.untrained:  # buffers may change in any way
                 change[...] = 0
         return loss, out
 
@@ -313,7 +313,7 @@ class _Trial:
         return found
 
     def _slope(self, weight: Any, along: Any, gradient: Any) -> tuple[float, float]:
-        """The derivative along a direction by differences of the loss, and by the gradient."""
+        """Return the derivative along a direction, from differences and from the gradient."""
         got, slopes = float(gradient @ along), []
         for width in _WIDTHS:
             ends = [
@@ -326,14 +326,14 @@ class _Trial:
         return slopes[0], got
 
     def _trained(self) -> Any:
-        """A mask of the elements that are trained."""
+        """Return a mask of the trained elements."""
         trained = np.ones(self._model.layout.size, bool)
         for name, values in self._model.layout.views(trained).items():
             values[...] = name not in self._model.untrained
         return trained
 
     def _worst(self, got: Any, expected: Any) -> str:
-        """Description of the largest difference between two gradients."""
+        """Describe the largest difference between two gradients."""
         at = int(np.argmax(np.abs(got - expected) * self._trained()))
         for tensor in self._model.layout.tensors:
             first = self._model.layout.offsets[tensor.name]
@@ -344,5 +344,5 @@ class _Trial:
 
 
 def _place(at: Any, tensor: Tensor) -> str:
-    """The indices of an element, in words."""
+    """Describe the indices of an element."""
     return ", ".join(str(int(index)) for index in np.unravel_index(at, tensor.shape))

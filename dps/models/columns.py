@@ -1,4 +1,4 @@
-"""Columns by name, out of the rows that stand for them: numbers, codes of categories, counts."""
+"""Columns by name, from encoded rows: numbers, codes of categories, counts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ from dps._checks import count
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Padded:
-    """Lists of several lengths, as the rows of one array."""
+    """Lists of different lengths as rows of an array."""
 
-    values: Any  # array of shape (rows, longest), zeros behind the end of a list
+    values: Any  # array of shape (rows, longest), zeros after the end of a list
     lengths: Any  # array of shape (rows,)
     mask: Any  # bool array of shape (rows, longest), where there are values
 
@@ -31,12 +31,12 @@ class Column:
     """
 
     name: str
-    # {"number", "code", "counts", "sequence"}, one column of numbers; a column a category, of which
-    # one is 1; columns of counts; or values that are stored in their order from the first column on
+    # {"number", "code", "counts", "sequence"} one column of numbers; a column per category with a
+    # single 1; columns of counts; or stored values in order, from the first column on
     holds: Literal["number", "code", "counts", "sequence"]
     start: int
     width: int
-    n_tokens: int = 0  # of sequences of strings, how many tokens there are, from 1 on; else 0
+    n_tokens: int = 0  # for sequences of strings the number of tokens, from 1 on; else 0
 
     def __post_init__(self) -> None:
         for name, least in (("start", 0), ("width", 1), ("n_tokens", 0)):
@@ -44,7 +44,7 @@ class Column:
 
     @property
     def size(self) -> int:
-        """Number of codes, with the code of unknown categories or of no token; else 0."""
+        """Number of codes, including that of unknown categories or of no token; else 0."""
         if self.holds == "sequence":
             return self.n_tokens + 1 if self.n_tokens else 0
         return self.width + 1 if self.holds == "code" else 0
@@ -79,7 +79,7 @@ class Columns:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Numbers of codes of each column; 0 for numbers."""
+        """Number of codes of each column; 0 for numbers."""
         return {column.name: column.size for column in self.columns}
 
     def __call__(self, X: Any) -> Mapping[str, Any]:

@@ -1,6 +1,6 @@
-"""A model that a user has written, as everything in dps sees models.
+"""A user's own model behind the interface of models.
 
-Owns the friendlier form: tensors by name, batches as arrays.
+It has a simpler interface: tensors by name, and batches as arrays.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from dps.models.layout import Layout, Tensor
 
 
 class Gradients(dict[str, Any]):
-    """Tensors by name that are added to, in place."""
+    """Tensors by name that may only be added to, in place."""
 
     def __setitem__(self, name: str, value: Any) -> None:
         if name not in self or value is not self[name]:
@@ -25,10 +25,10 @@ class Gradients(dict[str, Any]):
 
 
 def layout_of(model: Any) -> Layout:
-    """Return the layout of a model that a user has written.
+    """Return the layout of a user's model.
 
-    model: its `layout` is a Layout, or a mapping of names to shapes or tensors; of shapes those
-        with two dimensions or more are penalised.
+    model: its `layout` is a Layout, or a mapping of names to shapes or tensors; shapes with two
+        dimensions or more are penalised.
     Raises TypeError: it is something else.
 
     Examples
@@ -66,13 +66,13 @@ def _refuse_layout(model: Any, what: str) -> NoReturn:
 
 
 class CustomModel:
-    """A user's model, with the methods that replicas call; see docs/howto/own_models.md.
+    """A user's model with the methods that replicas call; see docs/howto/own_models.md.
 
-    n_features: columns of X, as it is trained on.
+    n_features: columns of X in training.
     n_outputs: classes, or columns of y.
     classification: whether targets are codes of classes.
     dtype: float32 or float64.
-    columns: what the model is given of rows, where these are no vectors.
+    columns: what the model gets in place of rows that are not vectors.
 
     Examples
     --------
@@ -93,7 +93,7 @@ class CustomModel:
     (5.0, array([-4.]))
     """
 
-    #: Arbitrary metadata of its maker; never read here.
+    #: Metadata of its maker; not used here.
     shape: Any = None
     whole: ClassVar[bool] = True
     kernel: ClassVar[None] = None
@@ -172,7 +172,7 @@ class CustomModel:
     ) -> float:
         """Add the gradient to ``out`` and return the sum of losses, see `Model.loss_gradient`.
 
-        Of rows as `take` and `join` have made them.
+        Rows come from `take` and `join`.
         """
         at, grad = self._named(params, out)
         batch = self._batch(X, y, weight)
@@ -196,7 +196,7 @@ class CustomModel:
         self._checked = True
 
     def evaluate(self, params: Any, X: Rows, y: Any, weight: Any) -> float:
-        """Return the sum of losses as the model's `loss` has it, else as `loss_gradient` has."""
+        """Return the sum of losses by the model's `loss`, else by `loss_gradient`."""
         rows = self.take(X)
         if hasattr(self.model, "loss"):
             at = self.layout.views(params)
@@ -219,7 +219,7 @@ class CustomModel:
         return Batch(X, y, weight, rows)
 
     def _named(self, params: Any, out: Any) -> tuple[Any, Any]:
-        """Tensors by name; the loops give the same arrays again and again."""
+        """Return tensors by name; loops pass the same arrays repeatedly."""
         if self._seen[0] is not params or self._seen[1] is not out:
             grad = self.layout.views(out)
             for name in self.untrained:
@@ -238,7 +238,7 @@ class CustomModel:
 
 
 def check_outputs(found: int, wanted: int, classification: bool, whose: str) -> None:
-    """Raise unless there are as many outputs a row as targets ask for."""
+    """Raise unless the number of outputs per row suits the targets."""
     if found == wanted or (classification and wanted == 2 and found == 1):
         return
     kind = "classes" if classification else "targets"
@@ -246,9 +246,9 @@ def check_outputs(found: int, wanted: int, classification: bool, whose: str) -> 
 
 
 def raw_outputs(raw: Any, rows: int, dtype: Any, whose: str) -> Any:
-    """Return raw outputs as (rows, n_outputs), of a vector too.
+    """Return raw outputs as (rows, n_outputs), also from a vector.
 
-    Raises ValueError: there are others than one row of outputs a row.
+    Raises ValueError: the number of rows is wrong.
     """
     raw = np.asarray(raw)
     if raw.ndim not in (1, 2) or len(raw) != rows:

@@ -19,30 +19,30 @@ from dps.models.layout import Layout, TableSpec, Tensor
 from dps.models.native import NativeModel
 from dps.models.network import TINY
 
-#: Gains, by which some tensors learn faster or slower than others at the same rate: of factors
-#: without and with layers, which take them as they are.
+#: Gains, which make some tensors learn faster or slower at the same rate: of factors without
+#: layers, of factors with layers, which use them unchanged, and of biases.
 _FACTOR_GAIN, _DEEP_FACTOR_GAIN, _BIAS_GAIN = 0.5, 0.25, 0.1
-#: Rows of the table that can be numbered in 32 bits.
+#: Largest number of table rows, for 32-bit numbers.
 _MOST_ROWS = (1 << 31) - 1
 
 
 @dataclass(frozen=True, eq=False)
 class FactorInputs:
-    """The mapping of columns to rows of the table."""
+    """The mapping from columns to rows of the table."""
 
     n_features: int
-    # (n_features,) which number a column is, or -1 where its values go in as they are; None: all
-    # of them do.
+    # (n_features,) number of a numeric column, or -1 for a column whose values are used as they
+    # are; None: all of these.
     places: NDArray[Any] | None = None
-    # Knots of each number, ascending, one at least; weights and factors are linear in between.
+    # Knots of each number, ascending, at least one; weights and factors are linear between them.
     knots: tuple[Any, ...] = ()
     fields: NDArray[Any] | None = (
-        None  # (n_features,) the field of each column, from 0 on; None: one field for all
+        None  # (n_features,) the field of each column, from 0; None: one field
     )
-    gain: float = 1.0  # factor of all values
-    normalised: bool = False  # whether each row is scaled so that the gain is its length
-    # (n,) the rows that there are, ascending, of a table whose rows came when they were touched,
-    # and behind them one of zeros stands for all others; None: all.
+    gain: float = 1.0  # factor for all values
+    normalised: bool = False  # whether each row is scaled to a length equal to the gain
+    # (n,) ids of the rows in use, ascending, if rows are created on first use; a row of zeros after
+    # them stands for all others. None: all.
     held: NDArray[Any] | None = None
 
     def __post_init__(self) -> None:
@@ -97,7 +97,7 @@ class FactorInputs:
         return self.n_features + extra
 
     def touched(self, columns: Any) -> Any:
-        """Rows of the table, ascending, among which are all that some columns touch."""
+        """Return rows of the table, ascending, that include all rows that some columns need."""
         if self.places is None:
             return np.unique(columns).astype(np.int64)
         counts, first = self.rows_of_columns, self.first_rows
@@ -107,7 +107,7 @@ class FactorInputs:
 
     @property
     def numbers(self) -> Any:
-        """The columns that are numbers, in the order of their knots."""
+        """Numeric columns in the order of their knots."""
         if self.places is None:
             return np.zeros(0, np.int64)
         columns = np.flatnonzero(self.places >= 0)
@@ -116,7 +116,7 @@ class FactorInputs:
 
 @dataclass(frozen=True, eq=False)
 class _Layers:
-    """The layers' sizes and offsets; offsets count from the end of the table."""
+    """Sizes and offsets of layers; offsets count from the end of the table."""
 
     sizes: Any
     weights: Any
@@ -227,7 +227,7 @@ class FactorizationMachine(NativeModel[FactorizationGradient]):
             tensors.append(Tensor(f"weights_{number}", shape, True))
             tensors.append(Tensor(f"biases_{number}", shape[1:], False))
         rest = -sum(tensor.size for tensor in tensors[1:]) % self.key_width
-        if rest:  # what is not of the table comes in whole rows, too
+        if rest:  # parameters after the table must also fill whole rows
             tensors.append(Tensor("spare", (rest,), False))
         self.layout = Layout(tuple(tensors), table)
 
@@ -246,7 +246,7 @@ class FactorizationMachine(NativeModel[FactorizationGradient]):
 
     @property
     def by_blas(self) -> bool:
-        """True if its gradient is mostly products of matrices."""
+        """True if its gradient consists mostly of matrix products."""
         return bool(self.hidden)
 
     @property
@@ -256,7 +256,7 @@ class FactorizationMachine(NativeModel[FactorizationGradient]):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Units of the layers, from their inputs to the outputs; none without layers."""
+        """Units of the layers, from inputs to outputs; empty without layers."""
         if not self.hidden:
             return ()
         return (self.inputs.n_fields * self.n_factors, *self.hidden, self.n_outputs)
@@ -321,7 +321,7 @@ class FactorizationMachine(NativeModel[FactorizationGradient]):
         )
 
     def initial(self, rng: Any = None, start: float = 1.0) -> Any:
-        """Return factors and weights of layers drawn by chance, and zeros, see `Model.initial`."""
+        """Return random factors and weights of layers, and zeros elsewhere, see `Model.initial`."""
         rng = np.random.default_rng(0) if rng is None else rng
         layout = self.layout.with_rows(0)
         params = np.zeros(layout.size, self.dtype)
@@ -354,20 +354,20 @@ class FactorizationMachine(NativeModel[FactorizationGradient]):
         return super().loss_gradient(params, X, y, weight, out, rng)
 
     def compact(self, params: Any, ids: Any) -> tuple[Self, Any]:
-        """Return the machine of the rows that have come, and its parameters.
+        """Return the machine of the rows in use, and its parameters.
 
-        params: ndarray of shape (n,), of the rows that there are, and of what is behind the table.
-        ids: ndarray of int64 of shape (2, rows), in the first row the id of each row, ascending.
+        params: ndarray of shape (n,), of the rows in use and of the elements after the table.
+        ids: ndarray of int64 of shape (2, rows); the first row has the id of each row, ascending.
         """
         table, behind = np.split(params, [ids.shape[1] * self.key_width])
         return self.holding(ids[0], [table], behind)
 
     def holding(self, held: Any, rows: Sequence[Any], behind: Any) -> tuple[Self, Any]:
-        """Return the machine of some rows, and its parameters; all other rows are zeros.
+        """Return the machine of some rows, and its parameters; all other rows are zero.
 
         held: ndarray of int64 of shape (n,), ids, ascending.
-        rows: sequence of ndarray, of n rows in all, one after the other.
-        behind: ndarray, the parameters behind the table.
+        rows: sequence of ndarrays with n rows in all, in order.
+        behind: ndarray, the parameters after the table.
         """
         nothing = np.zeros(self.key_width, behind.dtype)
         other = type(self)(
@@ -378,11 +378,11 @@ class FactorizationMachine(NativeModel[FactorizationGradient]):
         return other, np.concatenate([*(part.ravel() for part in rows), nothing, behind])
 
     def factors(self, params: Any) -> dict[str, Any]:
-        """Return weights and factors as a machine without gains and scales has them.
+        """Return weights and factors in a form without gains and scales.
 
         Returns `intercept` (n_outputs,), `weights` (n_outputs, n_rows), `factors` (n_rows,
-        n_factors), and `mix` (n_outputs, n_factors), by which each output weighs products of
-        factors.
+            n_factors), and `mix` (n_outputs, n_factors), by which each output weighs products of
+            factors.
         """
         views, many = self.layout.views(params), self.n_outputs
         table, scale = views["table"], np.asarray(self.output_scale)

@@ -1,4 +1,4 @@
-"""Names, shapes and penalties of the tensors inside a flat vector of parameters."""
+"""Names, shapes and penalties of tensors in a flat vector of parameters."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Tensor:
 
     @property
     def kind(self) -> int:
-        """How an update treats the tensor, one of `KINDS_OF_RUNS`."""
+        """How updates treat the tensor, one of `KINDS_OF_RUNS`."""
         kind = "penalised" if self.penalised else "free" if self.trained else "untrained"
         return KINDS_OF_RUNS[kind]
 
@@ -94,7 +94,7 @@ class TableSpec:
 
 @dataclass(frozen=True)
 class Layout:
-    """Tensors one after the other in a flat vector, each in C order.
+    """Tensors in C order, one after the other in a flat vector.
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ class Layout:
         return sum(tensor.size for tensor in self.tensors)
 
     def with_rows(self, rows: int) -> Layout:
-        """The layout with another number of table rows; itself without a table."""
+        """Return the layout with another number of table rows; without a table, itself."""
         if self.table is None:
             return self
         first = replace(self.tensors[0], shape=(rows, self.table.width))
@@ -148,7 +148,7 @@ class Layout:
         return sha256(text.encode()).hexdigest()
 
     def views(self, flat: Any) -> dict[str, Any]:
-        """Return the tensors inside a flat vector, sharing its memory.
+        """Return the tensors in a flat vector as views.
 
         Parameters
         ----------

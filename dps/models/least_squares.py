@@ -1,4 +1,4 @@
-"""The optimum of the squared error, from mean products of the columns of X and y."""
+"""The optimum of least squares, from mean products of the columns of X and y."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from dps._cores import one_thread_each
 from dps._warned import warned
 
-#: A Cholesky factor whose least pivot is below this share of its diagonal has few digits left.
-#: Eigenvalues take over, and those below this share of the largest are rounding errors.
+#: A Cholesky factor with a smaller ratio of its least pivot to its diagonal has few correct digits.
+#: Eigenvalues replace it, and those below the second share of the largest are rounding errors.
 _NEARLY_SINGULAR, _ROUNDING = 1e-9, 1e-14
-#: Coordinate descent ends at this duality gap, as a share of the objective at zero; else after so
-#: many passes over the coefficients, or fewer of many coefficients, which take about a second.
+#: Coordinate descent ends at this duality gap, as a share of the objective at zero; or after a
+#: number of passes over the coefficients, which is bounded so that they take about a second.
 _GAP, _MOST_PASSES, _SECOND = 1e-10, 1_000_000, 1 << 30
 
 
@@ -25,7 +25,7 @@ class LeastSquares:
     """The objective ``mean((y - X @ coef)**2) / 2 + l1 * |coef|_1 + l2 / 2 * |coef|_2^2``.
 
     products: (p, p) array, mean products of the columns of X.
-    cross: (p, q) array, of these with the columns of y.
+    cross: (p, q) array, mean products with the columns of y.
     square: (q,) array, mean squares of the columns of y.
 
     Examples
@@ -43,7 +43,7 @@ class LeastSquares:
     square: NDArray[np.float64]
 
     def solve(self, l1: float, l2: float) -> NDArray[np.float64] | None:
-        """Return the coefficients, (p, q); None if coordinate descent does not get there."""
+        """Return the coefficients, (p, q); None if coordinate descent does not converge."""
         with one_thread_each():
             return self._by_descent(l1, l2) if l1 else self._by_factors(l2)
 
@@ -67,7 +67,7 @@ class LeastSquares:
         return np.asarray(found / scale)
 
     def _by_descent(self, l1: float, l2: float) -> NDArray[np.float64] | None:
-        """Run scikit-learn's coordinate descent on as many rows as columns, with these products."""
+        """Run scikit-learn's coordinate descent on a square matrix with these products."""
         from sklearn.exceptions import ConvergenceWarning
         from sklearn.linear_model import enet_path
 
@@ -75,7 +75,7 @@ class LeastSquares:
         rows = np.sqrt(len(values)) * np.sqrt(values)[:, None] * vectors.T
         targets = np.sqrt(len(values)) * (vectors.T @ self.cross) / np.sqrt(values)[:, None]
         coef, most = np.empty_like(self.cross), min(_MOST_PASSES, _SECOND // len(self.cross) ** 2)
-        # The gap says whether it has converged, whatever filters of warnings there are.
+        # The duality gap shows convergence, whatever warning filters say.
         with warned(), suppress(ConvergenceWarning):
             for output, column in enumerate(targets.T):
                 _, path, gaps = enet_path(

@@ -15,13 +15,14 @@ from dps.losses import Loss, SquaredError
 from dps.models.base import CSRRows, Rows
 from dps.models.layout import Layout, Tensor
 
-#: A deviation below so many roundings of the mean is none.
+#: A deviation below this number of roundings of the mean counts as zero.
 ROUNDINGS = 64
 #: The least share of a curvature is this power of the dtype's rounding error. Along collinear
 #: features gradients are rounding errors, and steps are as long as these over that share.
 _ROUNDING = 0.75
-#: A loss curves less than its bend where rows are predicted well; a penalty does not. So it counts
-#: as much more: its directions are then not the steep ones, in which rounding errors would grow.
+#: Where rows are predicted well, a loss curves less than its bend, but a penalty does not. So the
+#: penalty counts more: its directions are then not the steep ones, in which rounding errors would
+#: grow.
 _SURE = 4
 
 
@@ -113,7 +114,7 @@ class LinearModel:
     def kernel(self) -> LinearGradient | None:
         """The gradient for native loops.
 
-        None for a loss in Python, and where a subclass has written `loss_gradient` in Python.
+        None for a loss in Python, and if a subclass has written `loss_gradient` in Python.
         """
         return None if self._in_python else self._gradient
 
@@ -163,13 +164,13 @@ class LinearModel:
         return out
 
     def of_features(self, centre: Any, scale: Any) -> Self:
-        """Return the same model with another centre and scale; None: zero, and one."""
+        """Return the model with another centre and scale; None: zero, and one."""
         other = copy(self)
         other.centre, other.scale, other._kernel = centre, scale, None
         return other
 
     def plain(self, params: Any) -> Any:
-        """Return the parameters of features as they are, at which raw outputs are the same."""
+        """Return the parameters for unscaled features, with the same raw outputs."""
         if self.centre is None and self.scale is None:
             return params
         moved = np.array(params)
@@ -195,8 +196,8 @@ class LinearModel:
     ) -> Standardised:
         """Return coordinates in which the objective curves by about one in all directions.
 
-        The penalty curves it as that much more variance of a feature would. A feature
-        that neither varies nor is penalised is left as it is.
+        The penalty adds curvature like additional variance of a feature. A feature that neither
+        varies nor is penalised is left alone.
 
         mean, variance: ndarray of shape (n_features,), of the features as they are.
         width: width of the parabolas in place of the loss's kinks; 0: it has none.
@@ -204,13 +205,13 @@ class LinearModel:
             standard deviations from their means, over some rows; None: taken as independent.
         """
         bend = 1 / width if width else self.loss.bend
-        # The rounding error of a constant feature is no variance.
+        # The rounding error of a constant feature is not variance.
         rounding = ROUNDINGS * float(np.finfo(self.dtype).eps)
         variance = np.where(variance > (rounding * mean) ** 2, variance, 0.0)
         unit = np.ones(self.n_features) if self.scale is None else self.scale
         if self.fit_intercept:
             shift, mean = np.zeros_like(mean), mean if self.centre is None else mean - self.centre
-        else:  # nothing takes the means up
+        else:  # without an intercept nothing absorbs the means
             shift, mean = mean, np.zeros_like(mean)
         if products is not None and not isinstance(self.loss, SquaredError):
             l2 = _SURE * l2
@@ -234,10 +235,10 @@ class LinearModel:
 
 
 def _roots(curvature: Any, least: float) -> tuple[Any, Any]:
-    """Return the symmetric roots of a matrix's inverse and of itself.
+    """Return the symmetric roots of a matrix's inverse and of the matrix.
 
-    The diagonal is set to one, the penalty included. No direction is taken to curve by less than
-    the share `least` of the largest curvature, which may be rounding.
+    The diagonal is set to one, including the penalty. Curvatures below the share `least` of the
+    largest one may be rounding, and are raised to it.
     """
     np.fill_diagonal(curvature, 1.0)
     with one_thread_each():

@@ -20,11 +20,11 @@ Kernel = TypeVar("Kernel", bound=Gradient)
 class NativeModel(ABC, Generic[Kernel]):
     """A model with a kernel.
 
-    Keeps it with its scratch memory, which is neither pickled nor safe to share: each replica has
-    its own instance, used by one thread at a time.
+    The kernel has scratch memory, and is neither pickled nor shared: each replica has its own
+    instance, used by one thread at a time.
     """
 
-    draws: ClassVar[bool] = False  # what is dropped is drawn in the kernel
+    draws: ClassVar[bool] = False  # the kernel draws dropped units
 
     hidden: tuple[int, ...]
     dropout: float
@@ -40,9 +40,9 @@ class NativeModel(ABC, Generic[Kernel]):
         self, hidden: tuple[int, ...], n_outputs: int, dropout: float, dtype: Any, shift: Any,
         scale: Any,
     ) -> None:  # fmt: skip
-        """Take in what models with layers have in common.
+        """Set the common attributes of models with layers.
 
-        Raises ValueError: one of them is none such.
+        Raises ValueError: an argument is invalid.
         """
         for units in hidden:
             count(units, "hidden", 1)
@@ -60,7 +60,7 @@ class NativeModel(ABC, Generic[Kernel]):
 
     @abstractmethod
     def _make_kernel(self) -> Kernel:
-        """The gradient for native loops, which also has `raw_batch`."""
+        """Return the gradient for native loops, which also has `raw_batch`."""
 
     @property
     def kernel(self) -> Kernel:
@@ -87,7 +87,7 @@ class NativeModel(ABC, Generic[Kernel]):
         return self.kernel.add_batch(block, X.order, 0, len(X), params, out, key)
 
     def evaluate(self, params: Any, X: Rows, y: Any, weight: Any) -> float:
-        """Return the sum of losses, with nothing dropped, see `Model.loss_gradient`."""
+        """Return the sum of losses without dropout, see `Model.loss_gradient`."""
         raw = self.raw(params, X)
         return self.loss.evaluate(y, raw, weight, np.empty_like(raw))
 

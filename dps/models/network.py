@@ -1,4 +1,4 @@
-"""Multilayer networks on rows of numbers and plain columns."""
+"""Multilayer networks on rows of numbers and other columns."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from dps.models.base import CSRRows, DenseRows, Rows
 from dps.models.layout import Layout, Tensor
 from dps.models.native import NativeModel
 
-#: Bound of scaled numbers: beyond, only their bins differ.
+#: Bound of scaled numbers: beyond it only their bins differ.
 RANGE = 3.0
-#: A width that is none: one over it is no number.
+#: A width that counts as zero, since its inverse would overflow.
 TINY = 1e-300
-#: Gains, by which some tensors learn faster or slower than others at the same rate.
+#: Gains, which make some tensors learn faster or slower at the same rate.
 _BIAS_GAIN, _SCALE_GAIN = 0.1, 6.0
-#: Initial size of the weights of plain columns: for a rare word they remain noise.
+#: Initial size of the weights of other columns, which stays as noise for a rare word.
 _PLAIN = 0.1
 
 
@@ -31,12 +31,12 @@ _PLAIN = 0.1
 class Inputs:
     """The input layer of a network."""
 
-    places: Any  # (n_features,) which number a column is, or -1 - p for plain column p
-    centre: Any  # (n_numbers,) numbers go in as ``(x - centre) * spread``
+    places: Any  # (n_features,) number of a numeric column, or -1 - p for the p-th other column
+    centre: Any  # (n_numbers,) numbers are scaled to ``(x - centre) * spread``
     spread: Any
-    edges: tuple[Any, ...]  # ascending edges of each number's bins; one bin at least
-    width: int  # of a number's embedding; 0: none
-    plain_square: float  # mean over rows of the sum of squares of plain columns
+    edges: tuple[Any, ...]  # ascending edges of each number's bins; at least one bin
+    width: int  # width of a number's embedding; 0: none
+    plain_square: float  # mean over rows of the sum of squares of other columns
 
     def __post_init__(self) -> None:
         numbers = len(self.edges)
@@ -46,7 +46,7 @@ class Inputs:
             floats(each, "edges", max(2, np.size(each)))
             if (np.diff(each) <= 0).any() and not (len(each) == 2 and each[0] == each[1]):
                 raise ValueError("edges are not ascending")
-        # Plain columns from -1 down, numbers from 0 up.
+        # Other columns from -1 down, numbers from 0 up.
         wanted, places = np.r_[numbers - np.size(self.places) : numbers], np.asarray(self.places)
         if places.dtype != np.int64 or not np.array_equal(np.sort(places, axis=None), wanted):
             raise ValueError("places are not those of each number and each plain column once")
@@ -56,17 +56,17 @@ class Inputs:
 
     @property
     def n_numbers(self) -> int:
-        """Number of columns that are numbers."""
+        """Number of numeric columns."""
         return len(self.centre)
 
     @property
     def n_plain(self) -> int:
-        """Number of columns that are used as they are."""
+        """Number of other columns, which are used unscaled."""
         return len(self.places) - self.n_numbers
 
     @property
     def n_dense(self) -> int:
-        """Numbers and what they are embedded in."""
+        """Scaled numbers and their embeddings."""
         return self.n_numbers * (1 + self.width)
 
     @cached_property
@@ -167,7 +167,7 @@ class Network(NativeModel[NetworkGradient]):
 
     @property
     def gains(self) -> list[float]:
-        """Factor of each layer's weights: one over the length of what goes in."""
+        """Factor of each layer's weights: one over the length of its input."""
         length = self.inputs.n_dense + self.inputs.plain_square
         return [max(length, 1.0) ** -0.5, *(size**-0.5 for size in self.sizes[1:-1])]
 
@@ -207,7 +207,7 @@ class Network(NativeModel[NetworkGradient]):
         )
 
     def initial(self, rng: Any = None) -> Any:
-        """Return weights drawn by chance, and an output layer of zeros, see `Model.initial`."""
+        """Return random weights, and an output layer of zeros, see `Model.initial`."""
         rng = np.random.default_rng(0) if rng is None else rng
         params = np.zeros(self.layout.size, self.dtype)
         views, last = self.layout.views(params), len(self.sizes) - 2
@@ -224,17 +224,17 @@ class Network(NativeModel[NetworkGradient]):
         return params
 
     def raw(self, params: Any, X: Rows) -> Any:
-        """Return the raw outputs, see `Model.raw`; zeros of plain columns are left out."""
+        """Return the raw outputs, see `Model.raw`; zeros of other columns are skipped."""
         if isinstance(X, DenseRows) and self.inputs.n_plain:
             rows = csr_array(X.values)
             X = CSRRows(rows.data, rows.indices, rows.indptr, self.n_features, X.order)
         return super().raw(params, X)
 
     def layers(self, params: Any) -> tuple[list[Any], list[Any]]:
-        """Return weights and biases as a network without gains and scales has them.
+        """Return weights and biases in a form without gains and scales.
 
-        Returns list of (inputs, outputs) arrays, the first one's inputs are plain columns, scaled
-        numbers, then their embeddings.
+        Returns list of (inputs, outputs) arrays; the first layer's inputs are other columns, scaled
+            numbers, then embeddings.
         Returns list of (outputs,) arrays.
         """
         views, gains, first = self.layout.views(params), self.gains, self.inputs.n_plain

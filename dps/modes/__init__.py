@@ -1,6 +1,6 @@
-"""Modes: when a gradient is applied, and who waits for whom.
+"""Modes: when a gradient is applied, and which replicas wait.
 
-To add one, write its step in ``dps/_runtime`` and a file with a :class:`Mode` here, and add a line
+To add a mode, write its step in ``dps/_runtime`` and a file with a :class:`Mode` here, and name it
 below.
 """
 
@@ -26,14 +26,14 @@ __all__ = [
     "get_mode",
 ]
 
-#: Modes by name; a name stands for the mode's defaults.
+#: Modes by name; a name means the mode's defaults.
 MODES: dict[str, type[Mode]] = {mode.name: mode for mode in (Sync, Async, AllReduce, Hybrid)}
-#: The names of modes, for type checkers.
+#: Names of modes, for type checkers.
 ModeName = Literal["sync", "async", "allreduce", "hybrid", "auto"]
 
 
 def get_mode(mode: str | Mode) -> Mode:
-    """A mode from its name, or as it is; of "auto" one that begins in another, see `Mode.begins`.
+    """Return a mode by its name, or as it is; for "auto" see `Mode.begins`.
 
     Examples
     --------

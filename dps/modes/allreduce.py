@@ -1,9 +1,9 @@
 """Allreduce: every replica holds the parameters and applies the same mean gradient.
 
-The shards lend windows with gradient slots and no parameters. The direct mean is the one that
-sync applies, computed by the same lines, and so is the update: all ranks hold the same
-bits, and they are those of sync. A ring has another order of sums, see ``_runtime/modes/ring.pyx``.
-With ``period`` replicas take steps of their own in between, see ``_runtime/modes/local.pyx``.
+The shards provide windows with gradient slots but no parameters. The direct mean and the update are
+computed by the code of sync, so all ranks hold the bits of sync. A ring sums in another order, see
+``_runtime/modes/ring.pyx``. With ``period`` replicas take local steps in between, see
+``_runtime/modes/local.pyx``.
 """
 
 from __future__ import annotations
@@ -118,17 +118,17 @@ class AllReduce(PausingMode):
 
     @property
     def deterministic(self) -> bool:
-        """All ranks hold the same bits, whenever they are brought together."""
+        """True: all ranks hold the same bits after each reduction."""
         return True
 
     @property
     def pauses_every(self) -> float:
-        """Never while copies differ: they are not one state."""
+        """Infinity while copies differ, since they are not one state."""
         return math.inf if self.takes_steps_only else super().pauses_every
 
     @property
     def uses_ring(self) -> bool:
-        """True if whole vectors go from neighbour to neighbour."""
+        """True for the ring."""
         return self.algorithm == "ring"
 
     @property
@@ -138,7 +138,7 @@ class AllReduce(PausingMode):
 
     @property
     def takes_steps_only(self) -> bool:
-        """True if replicas take steps of their own."""
+        """True with local steps."""
         return self.period > 1 or self.outer != "average"
 
     @property

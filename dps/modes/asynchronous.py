@@ -1,8 +1,8 @@
-"""Async: the shards hold the parameters, and a gradient is applied when it comes.
+"""Async: the shards hold the parameters, and apply a gradient when it arrives.
 
-No replica waits for another while steps are taken, unless `max_delay` says so. Reads are not
-coordinated with writes, and two replicas that push at once may each lose element updates of the
-other; what one replica alone does is bit for bit sequential training. The protocols are in
+No replica waits for another during steps, except as `max_delay` requires. Reads are not coordinated
+with writes, and two replicas that push at once may each lose some element updates of the other. A
+single replica gives bit for bit sequential training. The protocols are in
 ``_runtime/modes/asynchronous.pyx``, ``bounded.pyx``, ``aggregate.pyx`` and ``compensation.pyx``.
 """
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dps.server.shard import ChannelKind
 
 _COMPENSATIONS = ("age", "delay")
-#: The value in the paper's experiments, where it is constant.
+#: The value of the paper's experiments, in which it is constant.
 _STRENGTH = 0.04
 
 
@@ -130,7 +130,7 @@ class Async(Mode):
 
     @property
     def gathers(self) -> bool:
-        """True if shards hold gradients for a while before they apply them."""
+        """True with `aggregate`: shards hold gradients before they apply them."""
         return self.aggregate is not None
 
     @property
@@ -160,11 +160,11 @@ class Async(Mode):
         return False
 
     def steps(self, rows: Sequence[int], batch_size: int) -> tuple[int, ...]:
-        """Steps per epoch of each rank: its rows by the batch size."""
+        """Return the steps per epoch of each rank: its rows over the batch size."""
         return tuple(-(-n // batch_size) for n in rows)
 
     def updates(self, steps: Sequence[int]) -> int:
-        """Updates per epoch: one for each step, or one for each `aggregate` steps."""
+        """Return the updates per epoch: one per step, or per `aggregate` steps."""
         return -(-sum(steps) // (self.aggregate or 1))
 
     def step(self, spec: StepSpec) -> Step:

@@ -1,7 +1,6 @@
-"""Auto: a fit begins in sync, and goes on in the mode that its first steps speak for.
+"""Auto: a fit begins in sync, and continues in the mode that its first steps suggest.
 
-What is measured, and when, is ``training/run/mode_choice.py``'s; what follows from it is
-``choosing.py``'s.
+``training/run/mode_choice.py`` measures, and ``choosing.py`` chooses.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ class Auto(Mode):
 
     @property
     def channel(self) -> ChannelKind:
-        """That of sync."""
+        """The channel of sync."""
         return self.begins.channel
 
     @property
     def deterministic(self) -> bool:
-        """As sync, so that steps and L-BFGS are chosen as there."""
+        """True like sync, so that steps and L-BFGS are chosen as for sync."""
         return self.begins.deterministic
 
     def step(self, spec: StepSpec) -> Step:
-        """That of sync."""
+        """Make the step of sync."""
         return self.begins.step(spec)

@@ -1,8 +1,8 @@
 """The interface of a mode: when a gradient is applied, and which replicas wait.
 
-A mode is a frozen description that travels. Its steps are compiled (``dps/_runtime``): what a rank
-does in the window of a shard, and what it does over all of its shards. Modes know neither models
-nor data.
+A mode is a frozen description that can be pickled. Its steps are compiled (``dps/_runtime``): the
+work of a rank in the window of a shard, and over all of its shards. Modes know neither models nor
+data.
 """
 
 from __future__ import annotations
@@ -35,36 +35,37 @@ class StepSpec:
     """The arguments of a rank's steps."""
 
     rank: int
-    channels: list[ShardChannel]  # one a shard, in order
-    params: NDArray[np.floating]  # (n,) where parameters are, or come to lie
-    total: NDArray[np.floating]  # (n,) where means over ranks and broadcasts come to lie
-    version: int  # updates behind the parameters
+    channels: list[ShardChannel]  # one per shard, in order
+    params: NDArray[np.floating]  # (n,) the parameters
+    total: NDArray[np.floating]  # (n,) receives means over ranks and broadcasts
+    version: int  # number of updates
     activity: Activity
     update: Update  # how a gradient is applied to the whole vector
-    # (1 + state_rows, n) parameters and state, where replicas hold them.
+    # (1 + state_rows, n) parameters and state, if replicas hold them.
     held: NDArray[np.floating] | None
-    host: HostReducer | None = None  # where ranks of a host sum first
-    # This rank's number among those that take part in steps; -1: another of its host does for it.
+    host: HostReducer | None = None  # the window in which ranks of the host sum first
+    # This rank's number among those that take part in steps; -1 if another rank of its host does so
+    # for it.
     place: int = 0
-    epoch_steps: int = 0  # steps of an epoch of the rank that has most
+    epoch_steps: int = 0  # largest number of steps that a rank has in an epoch
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class Mode(Configuration, ABC):
     """Base of the modes."""
 
-    # {"auto", "mapped", "stream"} whether replicas map the shards' windows where they can, must,
-    # or must not.
+    # {"auto", "mapped", "stream"} whether replicas map the shards' windows if possible, must, or
+    # must not.
     access: str = "auto"
 
-    #: The name it is registered under.
+    #: Its name in the registry.
     name: ClassVar[str]
     #: True if replicas take the same steps, and all close an epoch together.
     together: ClassVar[bool] = True
-    #: True if the shards hold the parameters, rather than every replica.
+    #: True if the shards hold the parameters, and not every replica.
     shards_hold_parameters: ClassVar[bool] = True
 
-    #: True if it is for models with a table whose rows are made when they are touched.
+    #: True if it needs a model with a table whose rows are created on first use.
     needs_table: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -77,7 +78,7 @@ class Mode(Configuration, ABC):
     @property
     @abstractmethod
     def channel(self) -> ChannelKind:
-        """The channel of a rank's step in the window of a shard."""
+        """The channel of a rank's steps in the window of a shard."""
 
     @property
     @abstractmethod
@@ -86,7 +87,7 @@ class Mode(Configuration, ABC):
 
     @property
     def begins(self) -> Mode:
-        """The mode of the first steps, if the fit chooses its mode by measuring them."""
+        """The mode of the first steps, from which the fit may change."""
         return self
 
     @property
@@ -100,7 +101,7 @@ class Mode(Configuration, ABC):
         return False
 
     def quorum(self, n_replicas: int) -> int:
-        """Number of gradients that an update waits for; 0 means all."""
+        """Return the number of gradients that an update waits for; 0 means all."""
         return 0
 
     @property
@@ -114,12 +115,12 @@ class Mode(Configuration, ABC):
 
     @property
     def bound(self) -> int | None:
-        """Largest number of steps between a replica and the slowest one; None: unbounded."""
+        """Largest number of steps between a replica and the slowest one; None: unlimited."""
         return None
 
     @property
     def gathers(self) -> bool:
-        """True if shards hold gradients for a while before they apply them."""
+        """True if shards hold gradients for some time before they apply them."""
         return False
 
     @property
@@ -129,7 +130,7 @@ class Mode(Configuration, ABC):
 
     @property
     def uses_ring(self) -> bool:
-        """True if whole vectors go from neighbour to neighbour, so that each needs a shard."""
+        """True if whole vectors go around a ring, so that each replica needs a shard."""
         return False
 
     @property
@@ -149,7 +150,7 @@ class Mode(Configuration, ABC):
         return f"{type(self).__name__}({self._asked()})"
 
     def _asked(self, but: Sequence[str] = ()) -> str:
-        """The options that are not as they are by default."""
+        """Return the options that differ from their defaults."""
         return ", ".join(
             f"{field.name}={getattr(self, field.name)!r}"
             for field in fields(self)
@@ -162,7 +163,7 @@ class Mode(Configuration, ABC):
         return 1
 
     def steps(self, rows: Sequence[int], batch_size: int) -> tuple[int, ...]:
-        """Steps per epoch of each rank, so that an update takes `batch_size` rows.
+        """Return the steps per epoch of each rank, so that an update takes `batch_size` rows.
 
         By default all ranks take the same steps, and share the rows of each batch.
 
@@ -176,23 +177,23 @@ class Mode(Configuration, ABC):
         return (-(-sum(rows) // batch_size),) * len(rows)
 
     def updates(self, steps: Sequence[int]) -> int:
-        """Updates per epoch, from the steps of each rank."""
+        """Return the updates per epoch, from the steps of each rank."""
         return max(steps)
 
     @abstractmethod
     def step(self, spec: StepSpec) -> Step:
-        """A rank's steps over all of its shards."""
+        """Make a rank's steps over all of its shards."""
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class PausingMode(Mode):
     """Base of modes whose replicas all take the same steps, so that they can pause together."""
 
-    # {"exact", "bfloat16"} how gradients and parameters of dense steps cross between hosts.
+    # {"exact", "bfloat16"} how gradients and parameters of dense steps travel between hosts.
     wire: str = "exact"
 
-    # Seconds between snapshots within an epoch; 0: after each step, None: at the ends of epochs
-    # only. There are none where steps go by keys.
+    # Seconds between snapshots within an epoch; 0: after each step, None: only at the ends of
+    # epochs. Steps by keys have none.
     snapshot_every: float | None = 10.0
 
     def __post_init__(self) -> None:
@@ -206,7 +207,7 @@ class PausingMode(Mode):
             check_real(self, "snapshot_every", 0.0, math.inf, closed="left")
 
     def check_pauses(self, why: str) -> None:
-        """Raise if snapshots within an epoch are asked for where there are none."""
+        """Raise if snapshots within an epoch are requested but impossible."""
         if self.snapshot_every not in (None, PausingMode.snapshot_every):
             raise ValueError(
                 f"there are no snapshots within epochs with {why}: leave snapshot_every. Got "

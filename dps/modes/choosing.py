@@ -14,49 +14,48 @@ from dps.modes.hybrid import Hybrid
 from dps.modes.synchronous import Sync
 from dps.monitor.words import duration, percent
 
-#: Times the usual time for a row beyond which a replica is slow.
+#: A replica is slow if a row takes this many times as long as usual.
 _SLOW = 1.5
-#: A share of the time that is much, as for advice (``monitor/advice.py``).
+#: A share of the time that is large, as for advice (``monitor/advice.py``).
 _LARGE_SHARE = 0.35
 #: Expected speed-up that another mode must have.
 _GAIN = 1.25
-#: Seconds that it must be expected to save; ending a group and starting another one takes some.
+#: Least time in seconds that it must be expected to save; a new group takes some.
 _MIN_SAVED_SECONDS = 1.0
 #: Local steps between two reductions.
 _PERIOD = 16
-#: Steps that replicas may be apart, and so many of them whose dense gradients, each about as many
-#: updates old as there are others, are no worse than new ones.
+#: Largest distance of replicas in steps; and the number of replicas up to which stale dense
+#: gradients, about as many updates old as there are other replicas, are as good as fresh ones.
 _DELAY, _FEW = 8, 8
 
 
 @dataclass(frozen=True)
 class Figures:
-    """Figures of a fit: measurements of some steps of sync, and its setup."""
+    """Figures of a fit: its setup, and measurements of some steps in sync."""
 
-    rows: tuple[int, ...]  # that each replica has seen, in rank order
-    # Seconds of each replica: of gradients, of moving parameters and gradients, and of waiting
-    # for other replicas.
+    rows: tuple[int, ...]  # rows that each replica has used, in rank order
+    # Seconds of each replica: for gradients, for moving parameters and gradients, and for waiting.
     compute: tuple[float, ...]
     communicate: tuple[float, ...]
     wait: tuple[float, ...]
-    hosts: int  # on which the replicas are
+    hosts: int  # number of hosts of the replicas
     by_keys: bool  # whether a step moves only what its batch touches
     table: bool  # whether the model has a table
     epoch_rows: tuple[int, ...]  # training rows of each replica
-    epoch_steps: int  # steps of an epoch
-    left: float  # seconds that the fit would go on in sync, at the most
+    epoch_steps: int  # steps per epoch
+    left: float  # largest number of seconds that the fit would continue in sync
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A mode, and why."""
+    """A mode, and the reason for it."""
 
     mode: Mode
-    reason: str  # with the figures that decided
-    gain: float = 1.0  # how many times as fast as sync it is expected to be
+    reason: str  # includes the figures that decided
+    gain: float = 1.0  # expected speed relative to sync
 
     def line(self) -> str:
-        """In words.
+        """The reason in words.
 
         Examples
         --------
@@ -67,10 +66,10 @@ class Choice:
 
 
 def choose(figures: Figures, begun: Mode) -> Choice:
-    """The mode to go on in.
+    """Return the mode to continue in.
 
-    begun: the one that is at work, which is sync.
-    Returns `begun` where nothing speaks for another one.
+    begun: the current mode, which is sync.
+    Returns `begun` if no other mode is better.
 
     Examples
     --------
@@ -104,7 +103,7 @@ def choose(figures: Figures, begun: Mode) -> Choice:
 
 
 def _other(figures: Figures, begun: Mode) -> Choice:
-    """The fastest mode if the fit ran for ever."""
+    """Return the fastest mode for a fit of unlimited length."""
     parts = figures.compute, figures.communicate, figures.wait
     compute, communicate, wait = map(sum, parts)
     whole, n = compute + communicate + wait, len(figures.rows)
@@ -121,7 +120,7 @@ def _other(figures: Figures, begun: Mode) -> Choice:
         return Choice(Hybrid(**as_begun), reason, 1.0 / (1.0 - idle / 2.0))
     if figures.hosts > 1 and idle > _LARGE_SHARE:
         between = f"{shares}, between {figures.hosts} hosts"
-        if figures.by_keys:  # a replica has as many fewer steps an epoch as there are replicas
+        if figures.by_keys:  # with n replicas each takes an n-th of the steps of an epoch
             gain = whole / (compute + communicate / n)
             return Choice(Async(**as_begun), f"{between}, and few keys are in two batches", gain)
         gain = whole / (compute + (communicate + wait) / _PERIOD)
@@ -140,7 +139,7 @@ def _per_row(seconds: Sequence[float], rows: Sequence[int]) -> list[float]:
 
 
 def _slow(figures: Figures) -> list[int]:
-    """The ranks that compute much longer for a row than is usual."""
+    """Return the ranks that take much longer per row than usual."""
     paces = _per_row(figures.compute, figures.rows)
     usual = median_low(paces)
     return [rank for rank, pace in enumerate(paces) if pace > _SLOW * usual]
@@ -149,7 +148,7 @@ def _slow(figures: Figures) -> list[int]:
 def _without(
     slow: Sequence[int], figures: Figures, begun: Mode, as_begun: Mapping[str, Any]
 ) -> Choice:
-    """Not to wait for replicas that are slow, where that is possible."""
+    """Choose not to wait for slow replicas, if possible."""
     paces, n = _per_row(figures.compute, figures.rows), len(figures.rows)
     usual, slowest = median_low(paces), max(paces)
     kept = max(pace for rank, pace in enumerate(paces) if rank not in slow)

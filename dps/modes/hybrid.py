@@ -1,4 +1,4 @@
-"""Hybrid: tables are updated when a gradient comes, all else when all have come."""
+"""Hybrid: tables are updated when a gradient arrives, other tensors when all have arrived."""
 
 from __future__ import annotations
 

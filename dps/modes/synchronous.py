@@ -1,8 +1,8 @@
 """Sync: the shards hold the parameters, and an update waits for every rank.
 
-One step applies ``sum_r g_r / sum_r n_r``, summed in rank order, so the result is bit
-for bit that of one process which sums the same sub-batches in the same order. With backups an
-update waits for the first ranks only, see ``_runtime/modes/backups.pyx``.
+One step applies ``sum_r g_r / sum_r n_r``, summed in rank order. So the result is bit for bit that
+of one process that sums the same sub-batches in the same order. With backups an update waits for
+the first ranks only, see ``_runtime/modes/backups.pyx``.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Sync(PausingMode):
 
     @property
     def pauses_every(self) -> float:
-        """Never with backups: a late gradient belongs to no snapshot."""
+        """Infinity with backups, since a late gradient belongs to no snapshot."""
         return math.inf if self.backups else super().pauses_every
 
     @property
@@ -114,7 +114,7 @@ class Sync(PausingMode):
         return self.backups > 0
 
     def quorum(self, n_replicas: int) -> int:
-        """Gradients that an update is made of where others may come too late; 0: all of them.
+        """Return the number of gradients per update if others may come late; 0: all.
 
         Raises
         ------

@@ -1,1 +1,1 @@
-"""Watching fits: what they say (``events``), who says it, and where it shows."""
+"""Monitoring of fits: events, their senders, and the dashboard page."""

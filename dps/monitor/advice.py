@@ -1,6 +1,6 @@
-"""Rules for advice, from the time of the replicas.
+"""Rules for advice, from the time that replicas spend in each phase.
 
-Pure functions of seconds and rows.
+All functions are pure.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from statistics import median
 
 from dps.monitor.words import duration, host, percent
 
-#: A share of all time that is worth doing something about.
+#: A share of all time that is worth reducing.
 _LARGE_SHARE = 0.35
-#: A share of computing that is as it should be.
+#: A share of computing time that needs no advice.
 _GOOD_COMPUTE_SHARE = 0.6
-#: A share of waiting for one replica that is worth naming it.
+#: A share of waiting for one replica that makes it worth naming.
 _SOME = 0.15
-#: Seconds of all replicas below which nothing is to be said of a fit.
+#: Seconds of all replicas below which there is no advice.
 _SHORT = 0.05
-#: Times the median that a replica may compute, or have rows, before it is named.
+#: A replica is named if it computes, or has rows, this many times the median.
 _UNEVEN = 1.5
-#: Mean staleness, in updates of each other replica, from which models may suffer.
+#: Mean staleness, in updates of each other replica, from which a model may suffer.
 _STALE = 4.0
 
 
@@ -31,7 +31,7 @@ class Account:
 
     rank: int
     worker: str
-    rows: int  # that it has seen
+    rows: int  # rows used
     load: float  # seconds
     compute: float
     communicate: float
@@ -39,12 +39,12 @@ class Account:
 
     @property
     def seconds(self) -> float:
-        """All of its time."""
+        """Its total time."""
         return self.load + self.compute + self.communicate + self.wait
 
 
 def shares(accounts: Sequence[Account]) -> dict[str, float]:
-    """The parts of all replicas' time; all zero where nothing was counted.
+    """Shares of all replicas' time; zeros if no time was recorded.
 
     Examples
     --------
@@ -60,7 +60,7 @@ def shares(accounts: Sequence[Account]) -> dict[str, float]:
 
 
 def no_shared_memory(worker: str, why: str) -> str:
-    """Advice for a shard whose window could not be a file of shared memory.
+    """Advice for a shard whose window could not be in shared memory.
 
     Examples
     --------
@@ -74,7 +74,7 @@ def no_shared_memory(worker: str, why: str) -> str:
 
 
 def constant_is_as_good(loss: float, constant: float) -> str:
-    """Advice for a classifier that is not known to be of use.
+    """Advice for a classifier that may be no better than a constant.
 
     Examples
     --------
@@ -100,16 +100,16 @@ def advise(
     unshared: Sequence[tuple[str, str]] = (),
     rises: bool = False,
 ) -> list[str]:
-    """Advice, the most useful first; empty if nothing stands out.
+    """Advice, the most useful first; empty if there is none.
 
     together: whether replicas wait for each other at every step.
     full_batch: whether each epoch was one step from all rows (L-BFGS).
     staleness: mean staleness of pushes.
-    max_delay: steps that a replica may be ahead of the slowest; None: there is no bound.
-    dropped: the share of rows that did not count.
-    unshared: sequence of (str, str), workers whose shards have no shared memory although that was
-        wanted, and why.
-    rises: whether the loss on validation rows rose in the end, and decided nothing.
+    max_delay: number of steps that a replica may be ahead of the slowest; None: unlimited.
+    dropped: share of rows that did not count.
+    unshared: sequence of (str, str), workers whose shards have no shared memory although it was
+        wanted, and the reasons.
+    rises: whether the loss on validation rows rose at the end, although it decided nothing.
 
     Examples
     --------
@@ -161,15 +161,15 @@ def advise(
 
 
 def _is_uneven(accounts: Sequence[Account]) -> bool:
-    """True if a replica takes much longer for a row than the others."""
+    """True if a replica takes much longer per row than the others."""
     paces = [account.compute / account.rows for account in accounts if account.rows]
     return len(paces) < len(accounts) or max(paces) > _UNEVEN * median(paces)
 
 
 def _waited_for(accounts: Sequence[Account], at_steps: bool) -> str | None:
-    """The one replica that is much later than the others, why it is, and what to do.
+    """Advice on the one replica that is much later than the others, with the reason.
 
-    `at_steps`: whether others wait for it at every step of a batch.
+    `at_steps`: whether the others wait for it at every step.
     """
     slowest = max(accounts, key=lambda account: account.compute + account.load)
     others = [account for account in accounts if account is not slowest]

@@ -1,7 +1,6 @@
-"""The client's side of the page: have the scheduler show it, once, and warn where it cannot.
+"""The client's side of the dashboard page: it asks the scheduler to add the page.
 
-The scheduler serves metrics of fits from then on, too. Whether there is a page never
-decides whether there is a fit.
+The scheduler then also serves metrics of fits. A fit runs whether or not there is a page.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ _asked: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def show_fits(client: Any, timeout: float) -> None:
-    """Have the page ``/dps`` on the dashboard of the client's cluster, if it has one.
+    """Add the page ``/dps`` to the dashboard of the client's cluster, if it has one.
 
-    timeout: seconds that the scheduler may take to answer.
-    Raises VersionError: the scheduler has another dps.
-    Warns with UserWarning: there is a dashboard, and it cannot show the page: once a client.
+    timeout: seconds in which the scheduler must answer.
+    Raises VersionError: the scheduler has another version of dps.
+    Warns with UserWarning, once per client: there is a dashboard that cannot show the page.
     """
     if client in _asked:
         return
@@ -31,7 +30,7 @@ def show_fits(client: Any, timeout: float) -> None:
 
     run, options = client._run_on_scheduler, {"wait": True, "callback_timeout": timeout}
     try:
-        # A function of the standard library: another version of dps may lack ours.
+        # A function of the standard library, since another version of dps may lack ours.
         theirs = client.sync(run, importlib.metadata.version, "dps", **options)
         ours = importlib.metadata.version("dps")
         if theirs != ours:
@@ -41,11 +40,11 @@ def show_fits(client: Any, timeout: float) -> None:
             )
         why = client.sync(run, install, **options)
     except VersionError:
-        _asked.discard(client)  # the next fit says so, too
+        _asked.discard(client)  # the next fit warns, too
         raise
     except (TimeoutError, OSError) as error:
         why = f"the scheduler does not answer ({error!r})"
-    except Exception as error:  # of the scheduler's process, whatever that is made of
+    except Exception as error:  # an exception of the scheduler's process, of any type
         why = f"the scheduler cannot make it ({error!r}); is dps installed there?"
     if why is not None:
         warn(

@@ -1,8 +1,8 @@
-"""The events of a fit in Dask's topic ``dps``, field by field.
+"""The events of fits in Dask's topic ``dps``.
 
-Owns the schema, its version, and how staleness falls into buckets. An event is a flat dict of
-numbers, texts, lists and None that msgpack takes, so that reading it needs no dps. Fields are added
-without a new version; one that changes its meaning or goes makes a new one.
+This module has the schema, its version, and the buckets of staleness. An event is a flat dict of
+numbers, texts, lists and None that msgpack can encode, so that readers need no dps. Adding a field
+keeps the version; removing one or changing its meaning makes a new one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NotRequired, TypedDict
 
-#: Dask's topic; topics are never removed, so all fits share one, and events name their fit.
+#: Dask's topic. Topics are never removed, so all fits share one and events name their fit.
 TOPIC = "dps"
 VERSION = 2
 
@@ -63,7 +63,7 @@ class Event(TypedDict):
 
 
 class LoadingEvent(Event):
-    """``loading``: training has not begun; sent by the client each second after the first.
+    """``loading``: training has not begun; sent by the client every second after the first.
 
     Attributes
     ----------
@@ -96,8 +96,8 @@ class ReplicaStart(TypedDict):
 class ShardStart(TypedDict):
     """A shard of the plan.
 
-    Its number, its worker's address, the parameters it stands for, and why it has no shared memory
-    where that was wanted.
+    Its number, its worker's address, the number of its parameters, and why it has no shared memory
+    although that was wanted.
     """
 
     shard: int
@@ -107,9 +107,9 @@ class ShardStart(TypedDict):
 
 
 class StartedEvent(Event):
-    """``started``: the plan is made and shards are there; sent by the client.
+    """``started``: a plan and shards exist; sent by the client.
 
-    Once a generation of the fit: again where it goes on in another mode, or after a loss.
+    It is sent once per generation of the fit: again if the mode changes, and after a loss.
 
     Attributes
     ----------
@@ -154,10 +154,9 @@ class StartedEvent(Event):
 
 
 class ReplicaColumns(TypedDict):
-    """Replicas as they are now, an item for each rank; counts grow from the start of the fit.
+    """Replicas at the moment, one item per rank; counts grow from the start of the fit.
 
-    The last three may be empty: then they are 0 for all. The worker of each rank is in
-    ``started``.
+    The last three may be empty, which means 0 for all. The worker of each rank is in ``started``.
 
     Attributes
     ----------
@@ -206,12 +205,12 @@ class ReplicaColumns(TypedDict):
     lead_max: list[int]
 
 
-#: Figures of a replica whose column may be empty, and their value then.
+#: Figures whose column may be empty, and their value then.
 _ABSENT: dict[str, Any] = {"staleness_mean": 0.0, "staleness_max": 0.0, "lead_max": 0}
 
 
 def replicas_of(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Return the figures of each replica, in rank order; none where columns are unequally long.
+    """Return the figures of each replica in rank order; none if columns have unequal lengths.
 
     Examples
     --------
@@ -226,9 +225,10 @@ def replicas_of(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 
 
 class ReplicasEvent(Event):
-    """``replicas``: how far all are; sent by the first shard's worker, a few times a second.
+    """``replicas``: progress of all; sent by the first shard's worker, a few times a second.
 
-    Above 25 replicas it is sent less often: 25 times in as many seconds as there are replicas.
+    With more than 25 replicas it is sent less often: 25 times in as many seconds as there are
+    replicas.
 
     Attributes
     ----------
@@ -292,8 +292,7 @@ class ShardEvent(Event):
 class EpochFields(TypedDict):
     """A closed epoch, as a record of the estimator's ``history_``; None stands for NaN.
 
-    ``kept`` is the epoch so far after which parameters are kept: the best one where held-out rows
-    decide.
+    ``kept`` is the epoch whose parameters are kept so far: the best one if held-out rows decide.
     """
 
     epoch: int
@@ -310,7 +309,7 @@ class EpochFields(TypedDict):
 
 
 class EpochsEvent(Event):
-    """``epochs``: epochs that have been closed; sent by the client, at most a few a second.
+    """``epochs``: newly closed epochs; sent by the client, at most a few times a second.
 
     Attributes
     ----------
@@ -350,9 +349,9 @@ class StragglerEvent(Event):
 
 
 class RecoveredEvent(Event):
-    """``recovered``: a worker was lost, and the fit goes on; the client sends it.
+    """``recovered``: a worker was lost, and the fit continues; sent by the client.
 
-    A ``started`` event follows; it comes before where only data was lost.
+    A ``started`` event follows; if only data was lost, it comes before.
 
     Attributes
     ----------
@@ -403,7 +402,7 @@ class StoppedEvent(Event):
 
 
 class FailedEvent(Event):
-    """``failed``: the fit has ended with an error; sent by the client, if it still can.
+    """``failed``: the fit has ended with an error; sent by the client, if possible.
 
     Attributes
     ----------
@@ -429,9 +428,9 @@ class FailedEvent(Event):
 
 
 class ServerEvent(Event):
-    """``server``: a shard of a `ParameterServer`; sent by its worker, when something has changed.
+    """``server``: a shard of a `ParameterServer`; sent by its worker after changes.
 
-    It is about no fit: ``fit`` is the id of the server.
+    It belongs to no fit: ``fit`` is the id of the server.
 
     Attributes
     ----------
@@ -467,7 +466,7 @@ class ServerEvent(Event):
 
 
 def event(kind: Kind, fit: str, **fields: object) -> dict[str, Any]:
-    """An event of a fit, or of a server, with what every event has.
+    """Return an event of a fit or a server, with the fields of every event.
 
     Examples
     --------
@@ -479,7 +478,7 @@ def event(kind: Kind, fit: str, **fields: object) -> dict[str, Any]:
 
 
 def bucket(staleness: int) -> int:
-    """The bucket of a histogram that a staleness is counted in.
+    """Return the bucket of a staleness.
 
     Examples
     --------
@@ -490,7 +489,7 @@ def bucket(staleness: int) -> int:
 
 
 def bucket_floor(number: int) -> int:
-    """The least staleness that is counted in a bucket.
+    """Return the least staleness in a bucket.
 
     Examples
     --------

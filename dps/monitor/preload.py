@@ -1,7 +1,7 @@
-"""A preload of Dask's scheduler that puts the page among Dask's own before the dashboard starts.
+"""A preload for Dask's scheduler that adds the page before the dashboard starts.
 
-``dask scheduler --preload dps.monitor.preload``: the page is there before the first fit, and
-JupyterLab lists its plots. Without it the page is added when the first fit begins.
+With ``dask scheduler --preload dps.monitor.preload`` the page exists before the first fit, and
+JupyterLab lists its plots. Without it the first fit adds the page.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ def _among_dasks_own() -> None:
         from distributed.dashboard import scheduler as dashboard
 
         from dps.monitor.page.document import applications
-    except ImportError:  # without bokeh there is no dashboard; Dask says so itself
+    except ImportError:  # without bokeh there is no dashboard, as Dask says itself
         return
     dashboard.applications.update(applications(store_of))
 

@@ -1,4 +1,4 @@
-"""Figures and events in words, as pages and reports show them.
+"""Figures and events as text, for pages and reports.
 
 Pure functions of an event or a number.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def count(number: float) -> str:
-    """A number that may be large, with three digits.
+    """Format a number with three digits and a suffix.
 
     Examples
     --------
@@ -55,7 +55,7 @@ def loss(value: float | None) -> str:
 
 
 def percent(share: float) -> str:
-    """A share of 1.
+    """Format a share of 1.
 
     Examples
     --------
@@ -66,7 +66,7 @@ def percent(share: float) -> str:
 
 
 def host(worker: str) -> str:
-    """The address of a worker without its protocol.
+    """Return the address of a worker without its protocol.
 
     Examples
     --------
@@ -77,7 +77,7 @@ def host(worker: str) -> str:
 
 
 def staleness(counts: Sequence[int]) -> str:
-    """A text about the staleness of pushes, in the buckets of :mod:`dps.monitor.events`.
+    """Describe the staleness of pushes, by the buckets of :mod:`dps.monitor.events`.
 
     Examples
     --------
@@ -93,7 +93,7 @@ def staleness(counts: Sequence[int]) -> str:
 
 
 def sentence(event: Mapping[str, Any]) -> str | None:
-    """An event as a sentence; None for events that only carry figures.
+    """Describe an event by a sentence; None for events that only carry figures.
 
     Examples
     --------
@@ -107,7 +107,7 @@ def sentence(event: Mapping[str, Any]) -> str | None:
 
 
 def method(name: str) -> str:
-    """An optimizer as people write it, by what events call it.
+    """Return an optimizer's name as people write it.
 
     Examples
     --------
@@ -121,7 +121,7 @@ _METHODS = {"lbfgs": "L-BFGS", "sgd": "SGD", "adamw": "AdamW", "scaledadagrad": 
 
 
 def plural(number: int, noun: str) -> str:
-    """A number of things.
+    """Format a number of things.
 
     Examples
     --------

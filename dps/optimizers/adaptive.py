@@ -1,4 +1,4 @@
-"""Optimizers with a step size for each coordinate. Nothing here may know where the vectors live."""
+"""Optimizers with a step size for each coordinate."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dps._parameters import check_real
 from dps.optimizers.base import Optimizer
 from dps.optimizers.schedules import Constant, InvScaling, Schedule
 
-#: The weight decay of AdamW where nothing else chooses it, as in PyTorch.
+#: The default weight decay of AdamW, as in PyTorch.
 _DECAY = 0.01
 
 
@@ -122,7 +122,7 @@ class ScaledAdagrad(Adagrad):
         units : ndarray of shape (n,)
             Positive.
         """
-        # Nowhere zero, whose root would divide the gradient of a feature that a batch lacks.
+        # Never zero: its root would divide the gradient of a feature that a batch lacks.
         least = np.finfo(state.dtype).tiny
         state[0] = np.maximum(self.initial_accumulator / units**2, least)
         state[1] = units

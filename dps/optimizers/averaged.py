@@ -66,12 +66,12 @@ class Averaged(Optimizer):
 
     @property
     def always_lazy(self) -> bool:  # type: ignore[override]
-        """That of ``base``, which cannot be with a mean."""
+        """That of ``base``; a mean does not allow lazy updates."""
         return self.base.always_lazy
 
     @property
     def default_schedule(self) -> Schedule:
-        """That of ``base``."""
+        """The schedule of ``base``."""
         return self.base.default_schedule
 
     @property
@@ -101,7 +101,7 @@ class Averaged(Optimizer):
 
     @property
     def kernel(self) -> UpdateKernel | None:  # type: ignore[override]
-        """That of ``base`` with a running mean."""
+        """The kernel of ``base`` with a running mean."""
         native = self.base.native
         return None if native is None else native.averaged(self.start, self.horizon)
 
@@ -115,5 +115,5 @@ _Given = TypeVar("_Given", bound=Optimizer | None)
 
 
 def base_of(optimizer: _Given) -> Optimizer | _Given:
-    """The optimizer whose parameters may be averaged."""
+    """Return the optimizer whose parameters may be averaged."""
     return optimizer.base if isinstance(optimizer, Averaged) else optimizer

@@ -1,7 +1,7 @@
-"""The interface of an optimizer: configuration that travels, and element-wise updates.
+"""The interface of an optimizer: a configuration, and element-wise updates.
 
-Parameters, gradients and state are flat vectors that others own. A slice of a vector is updated as
-the whole would be.
+Parameters, gradients and state are flat vectors of the caller. A slice of a vector is updated like
+the whole.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Optimizer(Configuration, ABC):
     @property
     @abstractmethod
     def default_schedule(self) -> Schedule:
-        """The learning rate used where the user leaves it to dps."""
+        """The learning rate for ``learning_rate="auto"``."""
 
     def initialize(self, state: Any) -> None:
         """Fill the state of the first update, in place.
@@ -82,7 +82,7 @@ class Optimizer(Configuration, ABC):
 
     @property
     def _undecayed(self) -> Optimizer:
-        """Itself without weight decay, for tensors that have no penalty."""
+        """Return the optimizer without weight decay, for tensors without a penalty."""
         return self
 
     def update(

@@ -1,4 +1,4 @@
-"""Stochastic gradient descent and momentum. Nothing here may know where the vectors live."""
+"""Stochastic gradient descent and momentum."""
 
 from dataclasses import dataclass
 from typing import ClassVar

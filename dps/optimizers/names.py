@@ -4,7 +4,7 @@ import numpy as np
 
 from dps.optimizers import OPTIMIZERS, Optimizer
 
-#: Classes that have been checked; threads that meet one at once may check it twice.
+#: Classes that have been checked; concurrent threads may check one twice.
 _checked: set[type[Optimizer]] = set()
 
 
@@ -32,7 +32,7 @@ def get_optimizer(optimizer: str | Optimizer) -> Optimizer:
 
 
 def _check_slices(optimizer: Optimizer) -> None:
-    """Raise if updating halves, as replicas and shards do, differs from updating the whole."""
+    """Raise if updating slices, as replicas and shards do, differs from updating the whole."""
     grads = np.array([[1.0, -2.0, 0.5, 3.0], [0.25, 1.0, -1.0, 2.0]])
 
     def updated(*slices: slice) -> list[float]:
@@ -47,7 +47,7 @@ def _check_slices(optimizer: Optimizer) -> None:
 
     try:
         whole, halves = updated(slice(4)), updated(slice(2), slice(2, 4))
-    except Exception:  # of the user's code, which the fit locates
+    except Exception:  # an exception of the user's code, which the fit raises with its place
         return
     if not np.allclose(whole, halves, rtol=1e-6, equal_nan=True):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Learning rates as functions of the epochs done, whatever the batch size and the mode."""
+"""Learning rates as functions of the completed epochs, whatever the batch size and mode."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ _INFINITY = float("inf")
 
 @dataclass(frozen=True)
 class Schedule(Configuration, ABC):
-    """A learning rate that follows the epochs done.
+    """A learning rate as a function of the completed epochs.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ class Schedule(Configuration, ABC):
 
 @dataclass(frozen=True)
 class Constant(Schedule):
-    """The same rate for ever.
+    """A constant rate.
 
     Parameters
     ----------

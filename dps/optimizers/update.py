@@ -1,7 +1,6 @@
-"""An optimizer and a penalty, bound to the parameters they will be applied to.
+"""An optimizer and a penalty, bound to the parameters that they update.
 
-Owns how the penalty's proximal step is laid over penalised and free coordinates;
-knows nothing of who holds the parameters or when a gradient is applied.
+This module applies the penalty's proximal step to penalised coordinates and not to others.
 """
 
 from __future__ import annotations
@@ -29,21 +28,21 @@ class Rates:
     """
 
     schedule: Schedule
-    updates: int  # updates of an epoch
+    updates: int  # updates per epoch
     epochs: int  # epochs before the fit
     version: int  # updates before the fit
-    max_epochs: int  # epochs of the fit, behind which the schedule is not asked
-    width: int = 1  # elements of the vector that a key stands for
-    table_rows: int = 0  # rows of the table whose ids keys below 0 are
+    max_epochs: int  # epochs of the fit, after which the schedule is not used
+    width: int = 1  # elements of the vector per key
+    table_rows: int = 0  # rows of the table for ids, which are keys below 0
 
     def of_epoch(self, epoch: int) -> tuple[NDArray[np.float64], int]:
-        """Those of an epoch of the fit, and the updates before the first of them."""
+        """Return the rates of an epoch of the fit, and the number of earlier updates."""
         return self._within(epoch), self.version + epoch * self.updates
 
     def of_three_epochs(self, epoch: int) -> tuple[NDArray[np.float64], int]:
-        """Rates of the epoch before, of this one and of the next, for modes without waits.
+        """Return the rates of the previous, this and the next epoch, for modes without waiting.
 
-        Before the first epoch and behind the last, where no step is, the nearest rate is repeated.
+        Outside the fit, where there is no step, the nearest rate is repeated.
         """
         first, last = max(epoch - 1, 0), min(epoch + 1, self.max_epochs - 1)
         rates = np.concatenate([self._within(each) for each in range(first, last + 1)])
@@ -53,7 +52,7 @@ class Rates:
     def from_last_flush(self, epochs: int, version: int) -> tuple[NDArray[np.float64], int]:
         """Return the rates of three epochs, after `epochs` epochs and `version` updates.
 
-        Where an epoch may have fewer updates than expected, or one more.
+        An epoch may have fewer updates than expected, or one more.
         """
         within = [self._within(min(epochs + i, self.max_epochs - 1)) for i in range(3)]
         return np.pad(np.concatenate(within), (0, 3), "edge"), version
@@ -70,13 +69,13 @@ class Update:
     optimizer: Optimizer
     l1: float  # factors of ``|w|_1`` and of ``|w|_2^2 / 2`` in the objective
     l2: float
-    # Runs of coordinates and of which of `KINDS_OF_RUNS` they are, ascending, without gaps. What
-    # is untrained is neither the optimizer's nor the penalty's: its gradient is subtracted.
+    # Runs of coordinates with their `KINDS_OF_RUNS`, ascending, without gaps. Untrained coordinates
+    # ignore the optimizer and the penalty: their gradient is subtracted.
     segments: tuple[tuple[int, int, int], ...]
-    rates: Rates | None = None  # given where updates are lazy: of the keys that a batch touches
+    rates: Rates | None = None  # rates of lazy updates, for the keys that a batch touches
 
     def lazily(self, dtype: str) -> LazyUpdate:
-        """The same for sparse gradients, see :class:`~dps._kernels.lazy.LazyUpdate`."""
+        """Return the update for sparse gradients, see :class:`~dps._kernels.lazy.LazyUpdate`."""
         kernel = self.optimizer.native
         assert kernel is not None
         return LazyUpdate(kernel, self.l1, self.l2, self.segments, dtype == "float32")

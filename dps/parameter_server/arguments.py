@@ -20,9 +20,9 @@ Initial = dict[str, NDArray[np.floating] | EmbeddingTable]
 
 
 def initial_values(tensors: Any) -> Initial:
-    """Arrays and tables by name.
+    """Return arrays and tables by name.
 
-    Raises TypeError, ValueError: they are no mapping of names to arrays of finite real numbers.
+    Raises TypeError, ValueError: not a mapping of names to arrays of finite real numbers.
     """
     if not isinstance(tensors, Mapping):
         raise TypeError(f"tensors must be a mapping of names to arrays. Got {tensors!r} instead.")
@@ -49,9 +49,9 @@ def initial_values(tensors: Any) -> Initial:
 
 
 def learning_rate_of(optimizer: Optimizer, given: object) -> float:
-    """Return the given number, else the optimizer's, else its default.
+    """Return the given learning rate, else the optimizer's, else its default.
 
-    Raises ValueError: it is no positive number, or both are given.
+    Raises ValueError: it is not a positive number, or both are given.
     """
     own = optimizer.learning_rate
     if own != "auto" and given is not None:
@@ -74,7 +74,7 @@ def learning_rate_of(optimizer: Optimizer, given: object) -> float:
 
 
 def without_rate(optimizer: Optimizer) -> Optimizer:
-    """The optimizer of a server, which knows the rate itself."""
+    """Return the optimizer for a server, which holds the learning rate itself."""
     name = "base__learning_rate" if isinstance(optimizer, Averaged) else "learning_rate"
     return optimizer._with({name: "auto"})
 
@@ -97,7 +97,7 @@ def check_mirror(mirror: Any) -> None:
 
 
 def check_shards(n_shards: Any) -> int | None:
-    """A number of shards, or None where it is left open."""
+    """Return a number of shards, or None for the default."""
     if isinstance(n_shards, str) and n_shards == "auto":
         return None
     if isinstance(n_shards, bool) or not isinstance(n_shards, int) or n_shards < 1:
@@ -109,7 +109,7 @@ def check_shards(n_shards: Any) -> int | None:
 
 
 def specs_of(tensors: Initial, n_shards: int, placement: Rule | Placing) -> tuple[TensorSpec, ...]:
-    """Specifications of the tensors that one call creates."""
+    """Return the specifications of the tensors that one call creates."""
     creation = secrets.token_hex(8)
     shapes = {
         key: value.shape for key, value in tensors.items() if not isinstance(value, EmbeddingTable)

@@ -1,4 +1,4 @@
-"""Reports of a server, combined from its shards."""
+"""Reports on a server, combined from its shards."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _COUNTED = ("writes", "reads")
 def report(
     spec: ServerSpec, status: Sequence[dict[str, Any]], before: dict[str, Any] | None
 ) -> dict[str, Any]:
-    """See `ParameterServer.stats`; rates are since `before`, else since the server was made."""
+    """See `ParameterServer.stats`; rates are since `before`, else since the server's creation."""
     seconds = max(shard["seconds"] for shard in status if "lost" not in shard)
     tensors = {}
     for tensor in spec.tensors:

@@ -1,6 +1,6 @@
-"""A server in files: what it is made of as a record, whole tensors as arrays.
+"""A server in files: a record that describes it, and arrays of whole tensors.
 
-Files say nothing of shards, so that any number of them may read one.
+Files do not mention shards, so any number of shards can load them.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from dps.parameter_server.table import EmbeddingTable
 if TYPE_CHECKING:
     from dps._typing import PathLike
 
-#: Rows or pushes that are believed.
+#: Largest plausible number of rows or pushes.
 _LARGEST_COUNT = 1 << 62
 
 
 @dataclass(frozen=True)
 class SavedServer:
-    """A server as files describe it."""
+    """A server as read from files."""
 
     tensors: Initial
     whole: dict[str, PartSnapshot]
@@ -40,7 +40,7 @@ class SavedServer:
 
     @property
     def without_state(self) -> dict[str, PartSnapshot]:
-        """The same for another optimizer: parameters alone, whose updates count from 0."""
+        """The tensors for another optimizer: parameters without state, with updates from 0."""
         return {
             name: PartSnapshot(each.values[:1], each.ids, 0) for name, each in self.whole.items()
         }
@@ -48,7 +48,7 @@ class SavedServer:
 
 @dataclass(frozen=True)
 class _Tensor:
-    """A tensor as a record."""
+    """A tensor in a record."""
 
     shape: tuple[int, ...]
     values: Any  # (1 + state_rows, rows, width)
@@ -79,9 +79,9 @@ def write_server(
     tensors: Mapping[str, PartSnapshot],
     notes: Mapping[str, bytes],
 ) -> None:
-    """Write what all tensors were, and notes.
+    """Write all tensors and notes.
 
-    Raises TypeError: the optimizer is one of the user's own.
+    Raises TypeError: the optimizer is a user's own.
     Raises NonFiniteError: an element is NaN or infinite.
     """
     records = {}
@@ -113,9 +113,9 @@ def write_server(
 
 
 def read_server(path: PathLike) -> SavedServer:
-    """Read what was written.
+    """Read a saved server.
 
-    Raises FileNotFoundError: there is nothing.
+    Raises FileNotFoundError: there is none.
     Raises ValueError: it is damaged, or something else.
     """
     record, arrays = read_directory(path)
@@ -144,7 +144,7 @@ def read_server(path: PathLike) -> SavedServer:
 
 
 def _bytes(name: object, note: Any) -> bytes:
-    """A note of a file."""
+    """Return a note of a file."""
     known = isinstance(name, str) and isinstance(note, np.ndarray) and note.dtype == np.uint8
     if not known or note.ndim != 1:
         raise ValueError(f"the note {name!r} is none")
@@ -152,7 +152,7 @@ def _bytes(name: object, note: Any) -> bytes:
 
 
 def _checked(name: str, tensor: object, state_rows: int) -> _Tensor:
-    """A tensor of a file, whose arrays go together."""
+    """Return a tensor of a file after checks that its arrays agree."""
     if not isinstance(tensor, _Tensor):
         raise ValueError(f"{name!r} is no tensor")
     values, ids, shape = tensor.values, tensor.ids, tensor.shape
@@ -176,7 +176,7 @@ def _checked(name: str, tensor: object, state_rows: int) -> _Tensor:
         if (tensor.table.capacity, tensor.table.dim) != shape or tensor.table.dtype != values.dtype:
             raise ValueError(f"{name!r} of the shape {shape} is {tensor.table}")
         rows = ids.size
-        if rows > shape[0]:  # it had room for more than was asked for: so has what is made of it
+        if rows > shape[0]:  # it had room for more rows than requested; so will the new one
             shape = (rows, *shape[1:])
             tensor = replace(tensor, shape=shape, table=replace(tensor.table, capacity=rows))
     width = prod(shape[1:])

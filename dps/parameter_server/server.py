@@ -1,6 +1,7 @@
-"""The parameter server, as users have it: named tensors and tables, from wherever they are.
+"""The parameter server for users: named tensors and tables on any cluster.
 
-How it is made, found, watched, saved and ended. Reads and writes are in ``tensors.py``.
+This module creates, finds, monitors, saves and closes servers. Reads and writes are in
+``tensors.py``.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class _Where(NamedTuple):
-    """The name of a server, and where it is to run."""
+    """The name of a server, and where it runs."""
 
     name: str | None
     n_shards: int | Auto
@@ -58,9 +59,9 @@ class ParameterServer(NamedTensors):
     and threads share them. A server with a name lives until `close`, even if the client that made
     it leaves. A server without a name ends with this object.
 
-    The process of the shard applies writes to a part of a tensor one after another, so counts are
-    exact, and a caller that dies leaves no partial write. A read sees a part between two writes. A
-    call for several shards acts on each of them separately.
+    A shard applies writes to a part of a tensor one after another, so counts are exact, and a
+    caller that dies leaves no partial write. A read sees a part between two writes. A call for
+    several shards acts on each of them separately.
 
     Handles can be pickled and sent to tasks; `connect` makes one from a name.
 
@@ -175,7 +176,7 @@ class ParameterServer(NamedTensors):
 
     @classmethod
     def connect(cls, name: str, *, client: ClientLike | None = None) -> Self:
-        """The server of that name, from any client or task of its cluster.
+        """Return the server with a name, from any client or task of its cluster.
 
         Parameters
         ----------
@@ -204,7 +205,7 @@ class ParameterServer(NamedTensors):
     def _begin(self, place: Place) -> None:
         super().__init__(place)
         self._ended = False
-        self._connected = ExitStack()  # with the client that was made for it, if there is one
+        self._connected = ExitStack()  # holds a client that was connected for it
         self._looked: dict[str, Any] | None = None
 
     def __reduce__(self) -> Any:
@@ -221,7 +222,7 @@ class ParameterServer(NamedTensors):
     def create(
         self, tensors: Mapping[str, object], *, placement: Rule | Placing = "contiguous"
     ) -> None:
-        """Make more tensors, which every user of the server sees at once.
+        """Create more tensors, which all users of the server see at once.
 
         Parameters
         ----------
@@ -255,7 +256,7 @@ class ParameterServer(NamedTensors):
         self._requests.create(made, whole_of(given))
 
     def put_note(self, name: str, note: bytes) -> None:
-        """Keep bytes beside the tensors, such as the description of a model.
+        """Store bytes beside the tensors, such as the description of a model.
 
         Parameters
         ----------
@@ -266,11 +267,11 @@ class ParameterServer(NamedTensors):
         self._requests.reach(0).call("put_note", name, note)
 
     def note(self, name: str) -> bytes | None:
-        """The bytes that are kept by a name; None without any."""
+        """Return the bytes stored by a name; None without any."""
         return self._requests.reach(0).call("note", name)
 
     def stats(self) -> dict[str, Any]:
-        """Counts, sizes and callers of the server.
+        """Return counts, sizes and callers of the server.
 
         Returns
         -------
@@ -293,7 +294,7 @@ class ParameterServer(NamedTensors):
 
     @staticmethod
     def list(*, client: ClientLike | None = None) -> list[dict[str, Any]]:
-        """All servers with names, as `stats` has them; of one that is lost whole the ``error``.
+        """Return all named servers, as in `stats`; for a lost one the ``error``.
 
         Parameters
         ----------
@@ -307,7 +308,7 @@ class ParameterServer(NamedTensors):
                     place = places.find(chosen, name)
                     place.extend(place.spec)
                     found.append(report(place.spec, place.status(), None))
-                except LookupError:  # it has been closed meanwhile
+                except LookupError:  # closed meanwhile
                     continue
                 except ServerLostError as error:
                     found.append({"name": name, "error": str(error)})
@@ -363,7 +364,7 @@ class ParameterServer(NamedTensors):
         client: ClientLike | None = None,
         timeout: float = 60.0,
     ) -> Self:
-        """A server with what another has saved, on any number of shards.
+        """Create a server with the saved contents of another one, on any number of shards.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""A table of embeddings, as users ask for one."""
+"""A table of embeddings, as users specify it."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from dps._parameters import check_integer, check_real
 from dps.models.layout import TableSpec
 
 _CHOICES = {"init": ("zeros", "uniform", "normal"), "dtype": ("float32", "float64")}
-#: Bytes of a table and its optimizer's state: more than any machine has.
+#: Largest number of elements of a table: more than any machine holds.
 _MOST_ELEMENTS = 1 << 48
 
 
 @dataclass(frozen=True, kw_only=True)
 class EmbeddingTable:
-    """A table of a server, with rows that are made when their id is first written.
+    """A table of a server, whose rows are created when their id is first written.
 
-    An id without a row reads as the row that it will have, which follows from `random_state` and
-    the id alone.
+    An id without a row reads as the row that it would get, which depends on `random_state` and the
+    id only.
 
     Parameters
     ----------
@@ -69,6 +69,6 @@ class EmbeddingTable:
         return self.capacity * self.dim * np.dtype(self.dtype).itemsize
 
     def layout(self, rows: int) -> TableSpec:
-        """The initial rows of a table with room for a number of rows."""
+        """Return the initial rows of a table with room for some rows."""
         zeros = self.dim if self.init == "zeros" else 0
         return TableSpec(rows, self.dim, zeros, self.scale, normal=self.init == "normal")

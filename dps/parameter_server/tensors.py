@@ -1,4 +1,4 @@
-"""Named tensors, as users read and write them, from wherever they are."""
+"""Named tensors, as users read and write them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from dps.parameter_server.client.rows import ids_of
 if TYPE_CHECKING:
     from dps.parameter_server.client.local import Place
 
-#: Seconds between two looks of a caller that waits for writes, at first and at last.
+#: Seconds between two checks of a caller that waits for writes, at first and later.
 _FIRST_LOOK, _LOOK = 0.0005, 0.02
 
 
 class NamedTensors:
-    """The tensors of a server, to be read and written; see `ParameterServer`."""
+    """The tensors of a server; see `ParameterServer`."""
 
     def __init__(self, place: Place) -> None:
         self._requests = Requests(place)
@@ -39,7 +39,7 @@ class NamedTensors:
 
     @property
     def dtypes(self) -> dict[str, str]:
-        """The dtype of each tensor, also of those that other clients have made.
+        """The dtype of each tensor, including those that other clients have created.
 
         That of a table is ``"table of "`` and the dtype of its rows.
         """
@@ -50,7 +50,7 @@ class NamedTensors:
         }
 
     def names(self) -> builtins.list[str]:
-        """The names of all tensors, also of those that other clients have made."""
+        """The names of all tensors, including those that other clients have created."""
         return [*self.dtypes]
 
     def __contains__(self, name: object) -> bool:
@@ -97,7 +97,7 @@ class NamedTensors:
     def push(
         self, name: str, gradient: Any, keys: Any = None, *, rows: float = 1, wait: bool = True
     ) -> Handle | None:
-        """Have the optimizer apply a gradient, where the tensor lies.
+        """Apply a gradient to a tensor with the server's optimizer.
 
         With keys, only the parameters and state of these rows are updated, also with momentum. A
         key that occurs several times gets the sum. Every push counts as a step of the optimizer on
@@ -133,7 +133,7 @@ class NamedTensors:
         return self._run(wait, self._requests.write, Op.APPLY, name, gradient, keys, rows, True)
 
     def add(self, name: str, values: Any, keys: Any = None, *, wait: bool = True) -> Handle | None:
-        """Add to a tensor, or to some of its rows; a key that comes twice is added to twice.
+        """Add to a tensor, or to some of its rows; a key that occurs twice is added to twice.
 
         Parameters
         ----------
@@ -162,7 +162,7 @@ class NamedTensors:
 
     @staticmethod
     def ids_of(texts: Any) -> NDArray[np.int64]:
-        """The ids that texts have as keys of tables: 62 bits of a hash (SipHash).
+        """Return the ids of texts as keys of tables: 62 bits of a hash (SipHash).
 
         Among a million texts two share an id with a probability of 1e-7.
 
@@ -179,7 +179,7 @@ class NamedTensors:
         return ids_of(texts)
 
     def wait(self, name: str, version: int, *, timeout: float | None = None) -> int:
-        """Wait until `versions` counts a number of writes to a tensor.
+        """Wait until `versions` has counted some writes to a tensor.
 
         Use it as a barrier, or to take turns.
 
@@ -223,7 +223,7 @@ class NamedTensors:
         return seen
 
     def apply(self, name: str, function: Callable[..., Any]) -> builtins.list[Any]:
-        """Run a function on each shard, on its own part of a tensor.
+        """Run a function on each shard, on its part of a tensor.
 
         Parameters
         ----------
@@ -274,7 +274,7 @@ class NamedTensors:
             return Handle(self._later.submit(function, *args))
 
     def _finish(self) -> None:
-        """Do all that has been handed over."""
+        """Complete all pending calls."""
         with self._lock:
             later, self._later = self._later, None
         if later is not None:

@@ -1,4 +1,4 @@
-"""Whole tensors: initial values for the shards, and values of all shards put together."""
+"""Whole tensors: initial values for shards, and values collected from all shards."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _PIECE = 1 << 20
 
 
 class CopyLostError(Exception):
-    """A copy that is being read is gone: its shard was lost, or a mirror leads now."""
+    """A copy that is being read is lost: its shard was lost, or a mirror leads now."""
 
 
 def whole_of(given: Mapping[str, Any]) -> dict[str, PartSnapshot]:
-    """Initial values of tensors; tables begin without rows."""
+    """Return initial values of tensors; tables begin without rows."""
     return {
         name: PartSnapshot(value.reshape(1, len(value) if value.ndim else 1, -1), None, 0)
         for name, value in given.items()
@@ -33,10 +33,10 @@ def whole_of(given: Mapping[str, Any]) -> dict[str, PartSnapshot]:
 
 
 def restore(tensor: TensorSpec, whole: PartSnapshot, call: Callable[..., Any]) -> None:
-    """Have the parts of a tensor begin with what it was.
+    """Set the parts of a tensor to saved values.
 
-    whole: all rows; optimizer state that is not there stays as it is at first.
-    call: ``call(tensor, part, method, ...)`` calls a method of the shard's on a part.
+    whole: all rows; missing optimizer state keeps its initial values.
+    call: ``call(tensor, part, method, ...)`` calls a method of a part's shard.
     """
     for part, (_, first, last) in enumerate(tensor.parts):
         if whole.ids is None:
@@ -51,7 +51,7 @@ def restore(tensor: TensorSpec, whole: PartSnapshot, call: Callable[..., Any]) -
 def gathered(
     tensor: TensorSpec, optimizer: Optimizer, lost: Container[int], call: Callable[..., Any]
 ) -> PartSnapshot:
-    """Read a tensor in pieces into one copy; rows of tables in the order of their ids.
+    """Read a tensor in pieces into one array; rows of tables in the order of their ids.
 
     lost: shards whose rows are zeros in arrays and missing in tables.
     call: ``call(part, method, ...)`` calls a method of the part's shard.

@@ -1,6 +1,6 @@
-"""Encoders of dataframes, for use alone, in a Pipeline, or inside an estimator.
+"""Encoders of dataframes, for use alone, in a Pipeline, or in an estimator.
 
-pandas is imported when a frame comes, not before.
+pandas is imported when it is needed.
 """
 
 from __future__ import annotations

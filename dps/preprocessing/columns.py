@@ -1,6 +1,6 @@
 """The contents of a partition after reading: numbers and codes, in arrays.
 
-It is all that is kept of a partition until it can be encoded: no strings but the distinct ones.
+Nothing else is kept of a partition until it can be encoded: of strings only the distinct ones.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from dps.preprocessing.dtypes import kind_of
 
 
 class ColumnError(ValueError):
-    """A defect of a column; ``{place}`` stands where the partition belongs."""
+    """A defect of a column; ``{place}`` is replaced by the partition."""
 
     def at(self, place: str) -> ValueError:
-        """The error to raise for data that lies there."""
+        """Return the error to raise, with the place of the data."""
         return ValueError(str(self).replace("{place}", place))
 
 
 def together(problems: Sequence[str]) -> str:
-    """All that is wrong, as one message."""
+    """Join all problems into one message."""
     if len(problems) == 1:
         return problems[0]
     return "\n* ".join([f"X{{place}} cannot be encoded, for {len(problems)} reasons:", *problems])
@@ -36,9 +36,9 @@ def together(problems: Sequence[str]) -> str:
 class NumericColumn:
     """A column of numbers."""
 
-    values: np.ndarray  # (n,) of a dtype that kernels read; NaN where a value is missing
+    values: np.ndarray  # (n,) in a dtype that kernels read; NaN for missing values
     missing: int
-    # (n,) all digits of integers that are too large for `values`, if they are categories.
+    # (n,) all digits of integers that are too large for `values`, for categories.
     exact: np.ndarray | None = None
 
 
@@ -47,7 +47,7 @@ class CategoryColumn:
     """A column of categories or strings."""
 
     codes: np.ndarray  # (n,) positions in `values`; -1 is missing
-    values: Any  # an index of the distinct ones, or their hashes
+    values: Any  # an index of the distinct values, or their hashes
     given: bool  # whether the user has chosen values and their order, as in a category dtype
     missing: int
 
@@ -56,15 +56,15 @@ class CategoryColumn:
 class ListColumn:
     """A column of lists."""
 
-    starts: NDArray[np.int64]  # (n + 1,) where the tokens of each row begin and end
-    codes: NDArray[np.int32]  # positions in `values`; a single -1 stands for a row that is missing
-    values: Any  # the latter of sequences of numbers
+    starts: NDArray[np.int64]  # (n + 1,) first token of each row
+    codes: NDArray[np.int32]  # positions in `values`; a single -1 stands for a missing row
+    values: Any  # an index, or for sequences of numbers an array
     missing: int
 
 
 @dataclass(frozen=True)
 class EmptyColumn:
-    """A column of objects without any value, which could have been of any kind."""
+    """A column of objects without any value, whose kind is unknown."""
 
     missing: int
 
@@ -77,12 +77,12 @@ class ReadFrame:
     """The columns of a partition."""
 
     rows: int
-    columns: dict[Any, Read]  # by name, in the order of the names asked for
+    columns: dict[Any, Read]  # by name, in the requested order
     # Defects of the other columns, by name.
     defects: dict[Any, ColumnError] = field(default_factory=dict)
 
     def __sizeof__(self) -> int:
-        """Bytes, which Dask asks for."""
+        """Size for Dask."""
         arrays = (vars(column).values() for column in self.columns.values())
         return sum(int(getattr(array, "nbytes", 0)) for array in chain.from_iterable(arrays))
 
@@ -92,7 +92,7 @@ class ReadFrame:
         return self.rows, len(self.columns)
 
     def table(self) -> FieldTable:
-        """The columns as fields; their distinct values stay in memory."""
+        """Return the columns as fields; their distinct values stay in memory."""
         fields = [_FIELDS[type(column)](column) for column in self.columns.values()]
         empty = {name: without(column, "rows") for name, column in self.columns.items()}
         filled = tuple(field for field in fields if field is not None)
@@ -115,7 +115,7 @@ _VALUES = {NumericColumn: (), CategoryColumn: ("values",), ListColumn: ("values"
 
 
 def without(column: Read, what: Literal["rows", "values"]) -> Read:
-    """A column without its arrays of rows, or without the distinct values of its codes."""
+    """Return a column without its arrays of rows, or without the distinct values of its codes."""
     names = (_ROWS if what == "rows" else _VALUES)[type(column)]
     lost: Any = dict.fromkeys(names)
     return replace(column, **lost)
@@ -123,10 +123,10 @@ def without(column: Read, what: Literal["rows", "values"]) -> Read:
 
 @dataclass(frozen=True)
 class FrameMaker:
-    """Makes the frame that some rows are."""
+    """Makes the frame of some rows."""
 
-    columns: dict[Any, Read]  # without rows
-    defects: dict[Any, ColumnError]  # as of the frame
+    columns: dict[Any, Read]  # columns without rows
+    defects: dict[Any, ColumnError]  # defects of the frame
 
     def __call__(self, n_rows: int, fields: Sequence[Any]) -> ReadFrame:
         """Make a frame of `n_rows` rows from the fields."""
@@ -146,7 +146,7 @@ class FrameMaker:
 
 
 def kind_of_values(values: Any) -> str:
-    """The kind of the values of categories, in words."""
+    """Describe the kind of categories' values."""
     words = {"O": "strings", "i": "numbers", "u": "numbers", "f": "numbers", "M": "dates"}
     if kind_of(values.dtype) == "text":
         return "strings"
@@ -155,12 +155,12 @@ def kind_of_values(values: Any) -> str:
 
 
 def logarithms_of(values: np.ndarray) -> NDArray[np.float64]:
-    """Logarithms of numbers of any sign, zero at zero."""
+    """Return logarithms of numbers of any sign, zero at zero."""
     return np.arcsinh(values, dtype=np.float64)
 
 
 def take_logarithms(X: Any, number: int = 0, *, columns: NDArray[np.integer]) -> Any:
-    """CSR rows with logarithms in some columns."""
+    """Return CSR rows with logarithms in some columns."""
     if not X.shape[0]:
         return X
     chosen = np.zeros(X.shape[1], bool)
@@ -171,7 +171,7 @@ def take_logarithms(X: Any, number: int = 0, *, columns: NDArray[np.integer]) ->
 
 
 def as_objects(values: Any) -> Any:
-    """An index of strings as an index of objects; anything else as it is."""
+    """Return an index of strings as an index of objects; other values unchanged."""
     import pandas as pd
 
     if values is not None and kind_of(values.dtype) == "text":

@@ -1,4 +1,4 @@
-"""Columns of dates and durations as their parts: categories of the calendar, days as a number."""
+"""Parts of dates and durations: calendar categories, and the days as a number."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def check_part_names(frame: pd.DataFrame) -> None:
 
 
 def parts_of_dates(series: pd.Series, name: str) -> dict[Any, Read]:
-    """The parts of a column of dates, durations or periods, by name.
+    """Return the parts of a column of dates, durations or periods, by name.
 
     ``name_year``, ``name_month`` (1 to 12), ``name_day_of_week`` (0 is Monday) and ``name_hour``
-    are categories, as the clock of the column's time zone shows them; ``name_days`` is the number
-    of days since 1970 in UTC, a float32, exact to three minutes. A duration has days alone.
+    are categories in the column's time zone; ``name_days`` is the number of days since 1970 in UTC
+    as float32, exact to three minutes. A duration has days only.
     """
     import pandas as pd
 
@@ -61,7 +61,7 @@ def parts_of_dates(series: pd.Series, name: str) -> dict[Any, Read]:
 
 
 def _of_numpy(series: pd.Series) -> Any:
-    """Arrow's dates as NumPy has them, with their time zone."""
+    """Return Arrow's dates in NumPy's dtype, with their time zone."""
     import pandas as pd
     import pyarrow as pa
 

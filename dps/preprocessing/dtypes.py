@@ -1,6 +1,6 @@
-"""The kind of a column by its dtype: numbers, categories, text, lists, or unfit.
+"""The kind of a column by its dtype: numbers, categories, text, lists, or unsuitable.
 
-Looks at no value, so that it can judge the empty frame that describes a dask dataframe.
+It reads no values, so it works on the empty frame that describes a dask dataframe.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Kind = Literal["number", "category", "text", "lists", "object", "date", "other"]
 
 
 def kind_of(dtype: Any) -> Kind:
-    """The kind of a column of this dtype; "object" if only its values tell.
+    """Return the kind of a column with this dtype; "object" if values must decide.
 
     Examples
     --------
@@ -60,14 +60,14 @@ def _kind_of_arrow(dtype: Any) -> Kind:
 
 
 def check_frame(frame: pd.DataFrame) -> None:
-    """Raise if a frame has no columns, or two of one name."""
+    """Raise if a frame has no columns, or two with the same name."""
     if not len(frame.columns):
         raise ValueError("Found array with 0 feature(s): X has no columns, 1 is required.")
     check_names(frame)
 
 
 def unfit_columns(frame: pd.DataFrame, parts: bool) -> tuple[list[Any], list[str]]:
-    """Columns that cannot be encoded, whatever they hold, and what to do about them.
+    """Return the columns that cannot be encoded because of their dtype, with advice.
 
     parts: whether dates are encoded.
     Returns a sentence for all dates, and one for all others.

@@ -1,4 +1,4 @@
-"""The encoder that users see: scikit-learn's contract over pandas and dask dataframes."""
+"""The encoder for users, with scikit-learn's interface for pandas and dask dataframes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from dps.preprocessing.reader import FrameReader
     from dps.preprocessing.survey import FrameSurvey
 
-#: Parameters for columns that have one a category, and what they are without.
+#: Parameters for columns with one column per category, and their defaults.
 _OF_CATEGORIES = {"handle_unknown": "ignore", "min_frequency": None, "max_categories": None}
 
 
@@ -223,7 +223,7 @@ class FrameEncoder(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):
         return _wrap_data_with_container("transform", self._encoded(X, fit=True), X, self)
 
     def _encoded(self, X: Any, fit: bool) -> Any:
-        """A pandas dataframe as CSR, once it has been fitted to it, if that is wanted."""
+        """Encode a pandas dataframe as CSR, after fitting to it if requested."""
         if not fit:
             return self._layout(self._ordered(X))
         reader = self._begin(X)
@@ -247,7 +247,7 @@ class FrameEncoder(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):
     # The interface for estimators, partition by partition.
 
     def _begin(self, X: Any) -> FrameReader:
-        """Take in the columns of a frame that is to be learned from, without a look at values."""
+        """Check the columns of a frame to learn from, without reading values."""
         self._validate_params()
         _check_interactions(self.interactions or ())
         for name, default in _OF_CATEGORIES.items():
@@ -271,7 +271,7 @@ class FrameEncoder(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):
         parts = self.dates == "parts"
         if parts:
             check_part_names(meta)
-        # One error reports their defects and all others.
+        # One error reports these defects together with all others.
         unfit, self._unfit = unfit_columns(meta, parts)
         names = tuple(name for name in self._names if name not in unfit)
         counts = self.min_frequency is not None or self.max_categories is not None
@@ -279,7 +279,7 @@ class FrameEncoder(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):
         return FrameReader(names, survey, parts, not isinstance(self.lists, str))
 
     def _learn(self, surveys: Sequence[FrameSurvey], whole: bool = False) -> Self:
-        """Fit to what was found in the partitions of the frame that was begun with."""
+        """Fit to the surveys of the frame's partitions."""
         from dps.preprocessing.learning import Options, make_layout
         from dps.preprocessing.survey import merge
 
@@ -300,7 +300,7 @@ class FrameEncoder(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):
         return self._learned()
 
     def _restored(self, layout: FrameLayout) -> Self:
-        """Be what an encoder was that had learned this."""
+        """Become the encoder that a layout belongs to."""
         self._layout, self._names = layout, layout.columns
         self.n_features_in_ = len(layout.columns)
         if all(isinstance(name, str) for name in layout.columns):
@@ -308,7 +308,7 @@ class FrameEncoder(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):
         return self._learned()
 
     def _take_logarithms(self, names: Sequence[Any]) -> None:
-        """Have numbers become their logarithms from now on."""
+        """Replace numbers by their logarithms from now on."""
         self.logarithms = tuple(names)
         self._layout = self._layout.with_logarithms(self.logarithms)
 
@@ -318,7 +318,7 @@ class FrameEncoder(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):
         return self
 
     def _ordered(self, X: Any) -> Any:
-        """A frame with its columns in the order of `fit`, if they are the same."""
+        """Return a frame with its columns in the order of `fit`, if they are the same."""
         meta = _meta(X)
         check_frame(meta)
         names = list(meta.columns)
@@ -334,12 +334,12 @@ class FrameEncoder(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):
         return tags
 
 
-# `set_output` is there, and lazy output stays lazy: scikit-learn's own wrapper does not know Dask.
+# `set_output` exists, and lazy output stays lazy: scikit-learn's own wrapper does not know Dask.
 FrameEncoder._sklearn_auto_wrap_output_keys = {"transform"}
 
 
 def _meta(X: Any) -> Any:
-    """A pandas dataframe with the columns of `X`."""
+    """Return a pandas dataframe with the columns of `X`."""
     if is_frame(X):
         return X._meta if is_dask(X) else X
     if is_dask_frame(X) or (hasattr(X, "iloc") and not is_dask(X)):

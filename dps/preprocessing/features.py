@@ -1,7 +1,7 @@
-"""Features: the encoded columns of a column, and the writers of their values.
+"""Features: the encoded columns for one column, and the writers of their values.
 
-Owns the names and the number of the encoded columns. Knows no other column than its own. What is
-worked out of the distinct values of a partition is worked out once, for its writers.
+A feature defines names and number of its encoded columns. It maps the distinct values of a
+partition once, for a writer.
 """
 
 from __future__ import annotations
@@ -48,26 +48,25 @@ class Feature(Protocol):
         """Number of columns."""
 
     def names(self) -> list[str]:
-        """Their names."""
+        """Names of the columns."""
 
     def writer(self, columns: dict[Any, Read], first: int) -> Writer:
-        """A writer of a partition's values in columns from `first` on, given its distinct values.
+        """Return a writer of a partition's values, in columns from `first` on.
 
-        Raises ColumnError: the column holds something else than the one that the encoder was fitted
-        to.
+        Raises ColumnError: the column has another kind than the one that the encoder was fitted to.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Number:
-    """A number as it is."""
+    """A number."""
 
     name: object
-    place: int  # among the numbers of the frame
-    fill: float  # in place of a missing one
-    indicator: bool  # whether a column behind it says that it was missing
-    logarithm: bool = False  # whether it goes in as one
+    place: int  # its position among the numbers of the frame
+    fill: float  # replaces a missing number
+    indicator: bool  # whether a column after it marks missing numbers
+    logarithm: bool = False  # whether its logarithm is used
 
     def __post_init__(self) -> None:
         if not np.isfinite(self.fill):
@@ -84,7 +83,7 @@ class Number:
         return [own, *_indicator(self.name, self.indicator)]
 
     def values(self, columns: dict[Any, Read], rows: int) -> np.ndarray:
-        """The column's values."""
+        """Return the column's values."""
         column = columns[self.name]
         if isinstance(column, EmptyColumn):
             return np.full(rows, np.nan)
@@ -93,21 +92,20 @@ class Number:
         return logarithms_of(column.values) if self.logarithm else column.values
 
     def writer(self, columns: dict[Any, Read], first: int) -> Writer:
-        """A writer of a partition's values."""
+        """Return a writer of a partition's values."""
         return NumberWriter(self.place, first, self.fill, self.indicator)
 
 
 @dataclass(frozen=True)
 class OneHot:
-    """A column a category."""
+    """One column per category."""
 
     name: object
     categories: Any
-    indicator: bool  # whether a missing value is one more category
-    # Categories that share the column behind the others, if any; none are listed where all unknown
-    # ones do.
+    indicator: bool  # whether missing values are a further category
+    # Categories that share the last column; an empty list if all unknown ones do.
     infrequent: Any = None
-    unknown: Unknown = "ignore"  # what others become
+    unknown: Unknown = "ignore"  # how others are encoded
 
     @property
     def width(self) -> int:
@@ -125,11 +123,11 @@ class OneHot:
         return [f"{self.name}_{label}" for label in self.labels]
 
     def writer(self, columns: dict[Any, Read], first: int) -> Writer:
-        """A writer of a partition's values."""
+        """Return a writer of a partition's values."""
         return _writer(self, columns, first, first + self.width - 1 if self.indicator else -1)
 
     def places(self, values: Any) -> np.ndarray:
-        """The category that each value is."""
+        """Return the category of each value."""
         if values is self.categories or values.equals(self.categories):
             return np.arange(len(self.categories))
         before, now = kind_of_values(self.categories), kind_of_values(values)
@@ -145,11 +143,11 @@ class OneHot:
         return places
 
     def check(self, column: CategoryColumn, places: np.ndarray) -> None:
-        """Raise where a row has a category that is not known, if that is an error."""
+        """Raise if a row has an unknown category, if that is an error."""
         if self.unknown != "error":
             return
         unknown = places < 0
-        if column.given:  # of a category dtype, which may have values that no row has
+        if column.given:  # a category dtype may have values that no row has
             codes = np.empty(0, np.int8) if column.codes is None else column.codes
             unknown &= np.bincount(codes[codes >= 0], minlength=len(places)) > 0
         if unknown.any():
@@ -162,7 +160,7 @@ class OneHot:
 
 @dataclass(frozen=True)
 class _InBuckets:
-    """A column whose values fall in buckets."""
+    """A column whose values are hashed to buckets."""
 
     name: object
     n_buckets: int
@@ -181,11 +179,11 @@ class _InBuckets:
         return _buckets(str(self.name), self.n_buckets) + _indicator(self.name, self.indicator)
 
     def _missing(self, first: int) -> int:
-        """The column of missing values, if there is one."""
+        """Return the column of missing values, if there is one."""
         return first + self.n_buckets if self.indicator else -1
 
     def places(self, values: Any) -> np.ndarray:
-        """The bucket of each value."""
+        """Return the bucket of each value."""
         return buckets_of(values, self.n_buckets)
 
 
@@ -194,7 +192,7 @@ class Hashed(_InBuckets):
     """Categories in buckets."""
 
     def writer(self, columns: dict[Any, Read], first: int) -> Writer:
-        """A writer of a partition's values."""
+        """Return a writer of a partition's values."""
         return _writer(self, columns, first, self._missing(first))
 
 
@@ -203,7 +201,7 @@ class Bag(_InBuckets):
     """The tokens of a list, counted in buckets."""
 
     def writer(self, columns: dict[Any, Read], first: int) -> Writer:
-        """A writer of a partition's values."""
+        """Return a writer of a partition's values."""
         column, missing = columns[self.name], self._missing(first)
         if isinstance(column, EmptyColumn):
             return MissingWriter(missing)
@@ -215,11 +213,11 @@ class Bag(_InBuckets):
 
 @dataclass(frozen=True)
 class TokenSequence:
-    """The tokens of a list in their order, side by side; none where the list is missing."""
+    """The tokens of a list in order, side by side; none if the list is missing."""
 
     name: object
-    most: int  # tokens of a row that count, from the first one on
-    # Buckets of strings, numbered from 1 on; 0: they are numbers.
+    most: int  # largest number of tokens per row, from the first one on
+    # Buckets of strings, numbered from 1; 0: tokens are numbers.
     n_buckets: int
 
     def __post_init__(self) -> None:
@@ -236,7 +234,7 @@ class TokenSequence:
         return [f"{self.name}[{place}]" for place in range(self.most)]
 
     def writer(self, columns: dict[Any, Read], first: int) -> Writer:
-        """A writer of a partition's values."""
+        """Return a writer of a partition's values."""
         column = columns[self.name]
         if isinstance(column, EmptyColumn):
             return MissingWriter(-1)
@@ -255,7 +253,7 @@ class TokenSequence:
 
 @dataclass(frozen=True)
 class Cross:
-    """Combinations of the categories of several columns, in buckets; none where one is missing."""
+    """Combinations of the categories of several columns, in buckets; none if one is missing."""
 
     members: tuple[Any, ...]
     n_buckets: int
@@ -275,7 +273,7 @@ class Cross:
         return _buckets(":".join(map(str, self.members)), self.n_buckets)
 
     def writer(self, columns: dict[Any, Read], first: int, salt: int = 0) -> Writer:
-        """A writer of a partition's values; `salt` is added to their hashes."""
+        """Return a writer of a partition's values; `salt` is added to their hashes."""
         read = [columns[name] for name in self.members]
         for name, column in zip(self.members, read, strict=True):
             if isinstance(column, ListColumn):
@@ -288,14 +286,14 @@ class Cross:
 
 
 class _Salted:
-    """A column whose buckets other columns share."""
+    """A column that shares its buckets with other columns."""
 
     name: object
     n_buckets: int
     indicator: bool
 
     def places(self, values: Any) -> np.ndarray:
-        """The bucket of each value."""
+        """Return the bucket of each value."""
         return buckets_of(values, self.n_buckets, salt_of(self.name))
 
     def _missing(self, first: int) -> int:
@@ -312,7 +310,7 @@ class _SaltedBag(_Salted, Bag):
 
 @dataclass(frozen=True)
 class Shared:
-    """Hashed columns that share their buckets, as all features of Vowpal Wabbit do."""
+    """Hashed columns that share their buckets, like all features of Vowpal Wabbit."""
 
     members: tuple[Hashed | Bag | Cross, ...]
     n_buckets: int
@@ -333,7 +331,7 @@ class Shared:
         return _buckets(self.name, self.n_buckets)
 
     def writer(self, columns: dict[Any, Read], first: int) -> Writer:
-        """A writer of a partition's values."""
+        """Return a writer of a partition's values."""
         return SeveralWriter(tuple(self._writer(each, columns, first) for each in self.members))
 
     def _writer(self, member: Hashed | Bag | Cross, columns: dict[Any, Read], first: int) -> Writer:
@@ -344,7 +342,7 @@ class Shared:
 
 
 def _writer(feature: OneHot | Hashed, columns: dict[Any, Read], first: int, missing: int) -> Writer:
-    """A writer of categories."""
+    """Return a writer of categories."""
     column = columns[feature.name]
     if isinstance(column, ListColumn):
         raise _changed(feature.name, "categories", "lists")

@@ -1,7 +1,6 @@
-"""A partition's columns as numbers or codes, whatever their dtypes.
+"""Reading a partition's columns as numbers or codes, whatever their dtypes.
 
-Strings are looked at once, here; what follows works on the distinct values alone. Knows nothing of
-what an encoder has learned.
+Strings are read once, here; all later steps use the distinct values only.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from dps.preprocessing.dtypes import kind_of
 if TYPE_CHECKING:
     import pandas as pd
 
-#: From here on float64 has not every integer.
+#: From here on float64 cannot represent every integer.
 _WHOLE = 2.0**53
 _SEQUENCES = (list, tuple, set, frozenset, np.ndarray)
 
@@ -65,10 +64,10 @@ def read_frame(frame: pd.DataFrame, names: Sequence[Any], *, parts: bool = False
 
 
 def keep_frame(read: ReadFrame, *, hashed: bool, ordered: bool = False) -> ReadFrame:
-    """A copy of a read frame that shares no memory with the original.
+    """Return a copy of a read frame that shares no memory with the original.
 
-    hashed: whether of categories the hashes alone are wanted, as they are of lists.
-    ordered: whether lists are sequences: then of numbers these are wanted.
+    hashed: whether only hashes of categories are needed, as of lists.
+    ordered: whether lists are sequences: then numbers in them are needed.
     """
     columns = {name: _detached(column, hashed, ordered) for name, column in read.columns.items()}
     return ReadFrame(read.rows, columns, read.defects)
@@ -89,7 +88,7 @@ def _detached(read: Read, hashed: bool, ordered: bool) -> Read:
 
 
 def numbers_in(values: Any) -> NDArray[np.float64] | None:
-    """The distinct tokens of lists, where all of them are finite numbers; else None."""
+    """Return the distinct tokens of lists if all are finite numbers, else None."""
     if isinstance(values, Hashes):
         return None
     if not isinstance(values, np.ndarray):
@@ -119,7 +118,7 @@ def _numbers(series: pd.Series, name: str) -> NumericColumn:
     dtype, exact = series.dtype, None
     if isinstance(dtype, np.dtype):
         values = series.to_numpy()
-    elif dtype.kind == "O":  # decimals of Arrow's
+    elif dtype.kind == "O":  # Arrow's decimals
         values = _arrow(series).cast("float64").to_numpy()
     elif hasattr(dtype, "numpy_dtype") and not series.isna().any():
         values = series.to_numpy(dtype.numpy_dtype)
@@ -161,7 +160,7 @@ def _categories(series: pd.Series, name: str) -> CategoryColumn:
 
 
 def _plain(values: Any, name: str) -> Any:
-    """The values of categories as an Index: strings as objects, numbers of NumPy's dtype."""
+    """Return the values of categories as an Index: strings as objects, numbers in NumPy's dtype."""
     import pandas as pd
 
     index = pd.Index(values)
@@ -180,7 +179,7 @@ def _plain(values: Any, name: str) -> Any:
 
 
 def _codes_of(series: pd.Series) -> CategoryColumn:
-    """Codes of strings, in the order in which they come."""
+    """Return codes of strings in the order of first occurrence."""
     import pandas as pd
 
     if hasattr(series.array, "__arrow_array__"):
@@ -213,7 +212,7 @@ def _objects(
         return _lists(series.to_numpy(object), absent, name)
     try:
         codes, values = pd.factorize(series)
-    except TypeError:  # among them is one that cannot be hashed
+    except TypeError:  # a value cannot be hashed
         codes, values = np.empty(0, np.int64), series[~absent]
     if all(isinstance(value, Real | Decimal | np.bool_) for value in values):
         return _numbers(series.where(~absent, np.nan).astype(np.float64), name)
@@ -272,7 +271,7 @@ def _arrow_lists(series: pd.Series) -> ListColumn:
 def _bags(
     counts: NDArray[np.int64], codes: np.ndarray, absent: NDArray[np.bool_], values: Any
 ) -> ListColumn:
-    """A column of the tokens that lie one row after the other; missing tokens are dropped."""
+    """Return a column of the concatenated tokens of rows; missing tokens are dropped."""
     if len(codes) and codes.min() < 0:
         rows = np.repeat(np.arange(len(counts)), counts)[codes >= 0]
         counts = np.bincount(rows, minlength=len(counts))
@@ -287,7 +286,7 @@ def _bags(
 
 
 def _arrow(series: pd.Series) -> Any:
-    """A column as pyarrow's chunked array."""
+    """Return a column as pyarrow's chunked array."""
     import pyarrow as pa
 
     array = series.array.__arrow_array__()

@@ -1,6 +1,6 @@
-"""All features of a frame side by side: what an encoder has learned, as a frozen object.
+"""All features of a frame: what an encoder has learned, as a frozen object.
 
-It travels to workers, and turns what was read of a partition into CSR.
+It is sent to workers, and converts read partitions to CSR.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 Missing = Literal["error", "indicator", "mean"]
 
-#: Encoded columns that can be numbered in 32 bits.
+#: Largest number of encoded columns, for 32-bit numbers.
 MOST_COLUMNS = (1 << 31) - 1
 
 
@@ -59,14 +59,14 @@ class FrameLayout:
 
     columns: tuple[Any, ...]  # names of the frame's columns
     features: tuple[Feature, ...]  # in the order of their columns, interactions last
-    dtype: str  # of the stored values
+    dtype: str  # dtype of the stored values
     missing: Missing  # {"error", "indicator", "mean"}
     parts: bool  # whether columns of dates are read as their parts
-    # The same for copies.
+    # Equal for copies.
     token: str = field(default_factory=lambda: uuid.uuid4().hex, compare=False, repr=False)
 
     def __reduce__(self) -> Any:
-        # Streams of many partitions hold one layout, also after Dask has written them down.
+        # Streams of many partitions share one layout, also after Dask has pickled them.
         fields = self.columns, self.features, self.dtype, self.missing, self.parts, self.token
         return _layout, fields
 
@@ -77,25 +77,25 @@ class FrameLayout:
 
     @property
     def members(self) -> tuple[Feature, ...]:
-        """The features, with those that share buckets one by one."""
+        """Features, with those that share buckets listed separately."""
         shared = [each for each in self.features if isinstance(each, Shared)]
         own = tuple(each for each in self.features if not isinstance(each, Shared))
         return sum((each.members for each in shared), own)
 
     @property
     def n_numbers(self) -> int:
-        """Number of the frame's columns that are numbers."""
+        """Number of the frame's numeric columns."""
         return sum(isinstance(feature, Number) for feature in self.features)
 
     @property
     def number_columns(self) -> tuple[int, ...]:
-        """Encoded columns that are the frame's numbers."""
+        """Encoded columns that are numbers."""
         starts = accumulate((feature.width for feature in self.features), initial=0)
         at = zip(self.features, starts, strict=False)
         return tuple(start for feature, start in at if isinstance(feature, Number))
 
     def with_logarithms(self, names: Sequence[Any]) -> FrameLayout:
-        """The same, with these numbers as logarithms; the mean of a column is filled in as one."""
+        """Return the layout with logarithms of these numbers, also for missing values."""
         features = tuple(
             replace(each, fill=float(logarithms_of(np.array(each.fill))), logarithm=True)
             if isinstance(each, Number) and each.name in names
@@ -105,21 +105,21 @@ class FrameLayout:
         return FrameLayout(self.columns, features, self.dtype, self.missing, self.parts)
 
     def names(self) -> list[str]:
-        """Their names."""
+        """Names of the encoded columns."""
         return [name for feature in self.features for name in feature.names()]
 
     def nbytes(self, frame: ReadFrame) -> int:
-        """About how many bytes the CSR of what was read of a partition takes."""
+        """Return the approximate bytes of a partition's CSR."""
         tokens = sum(len(c.codes) for c in frame.columns.values() if isinstance(c, ListColumn))
         stored = frame.rows * len(self.members) + tokens
         return stored * (np.dtype(self.dtype).itemsize + 4) + 4 * frame.rows
 
     def __call__(self, frame: pd.DataFrame, where: int | str = "") -> Any:
-        """Encode a pandas dataframe, or what was read of it, as a CSR matrix.
+        """Encode a pandas dataframe, or a read partition, as a CSR matrix.
 
         frame: pandas.DataFrame, ReadFrame, or array of the columns in their order.
-        where: the number of its partition, or a phrase that says where it lies.
-        Raises ValueError: names the column and the place.
+        where: number of its partition, or a phrase for its place.
+        Raises ValueError: the message names the column and the place.
         """
         place = where if isinstance(where, str) else f" in partition {where}"
         if not isinstance(frame, ReadFrame):
@@ -143,7 +143,7 @@ class FrameLayout:
         return encoded
 
     def _new_gaps(self, read: ReadFrame) -> list[tuple[Any, int]]:
-        """Columns of numbers with missing ones that no indicator tells, and how many of these."""
+        """Return numeric columns with missing values but no indicator, and their number."""
         plain = [f.name for f in self.features if isinstance(f, Number) and not f.indicator]
         counts = ((name, read.columns[name].missing) for name in plain if name in read.columns)
         return [(name, count) for name, count in counts if count]
@@ -159,7 +159,7 @@ class FrameLayout:
         named = Number | OneHot | Hashed | Bag | TokenSequence
         learned = [f.name for f in self.members if isinstance(f, named)]
         lost = [str(name) for name in learned if name not in columns]
-        if lost and not problems:  # the column is of dates, and was not, or the other way around
+        if lost and not problems:  # a column changed from dates to something else, or back
             problems.append(
                 f"X{{place}} has no {lost}, which the encoder was fitted to: make dates of columns "
                 "that were dates then, as by pandas.to_datetime, and of no others"
@@ -172,11 +172,11 @@ class FrameLayout:
             raise ColumnError(together(problems))
 
     def bind(self, table: FieldTable, where: int) -> FieldTable:
-        """Rows of CSR in the place of rows of what was read of a partition.
+        """Return a table of CSR rows in place of the rows of a read partition.
 
-        Of its distinct values only what is made of them is kept.
+        The distinct values are replaced by what is derived from them.
 
-        Raises ValueError: names the column and the place.
+        Raises ValueError: the message names the column and the place.
         """
         frames = table.make
         assert isinstance(frames, FrameMaker)
@@ -210,13 +210,13 @@ _known: weakref.WeakValueDictionary[str, FrameLayout] = weakref.WeakValueDiction
 
 
 def _layout(*values: Any) -> FrameLayout:
-    """A layout that was pickled: the one that is here already, if it is."""
+    """Return an unpickled layout: the one that exists already, if it does."""
     return _known.setdefault(values[-1], FrameLayout(*values))
 
 
 @dataclass(frozen=True)
 class _SpecialisedLayout:
-    """A layout for one partition, whose distinct values it needs no more."""
+    """A layout for one partition, which no longer needs its distinct values."""
 
     width: int
     dtype: str
@@ -225,9 +225,9 @@ class _SpecialisedLayout:
     repeated: bool = False  # whether a row may have several values in one column
 
     def __call__(self, read: ReadFrame) -> Any:
-        """Rows of the partition as CSR."""
+        """Return rows of the partition as CSR."""
         encoded = scipy.sparse.csr_matrix((read.rows, self.width), dtype=self.dtype)
-        if not read.rows:  # of any columns and dtypes
+        if not read.rows:  # an empty partition may have any columns
             return encoded
         numbers = [number.values(read.columns, read.rows) for number in self.numbers]
         rows = RowEncoder(read.rows, ColumnTable(numbers))
@@ -237,7 +237,7 @@ class _SpecialisedLayout:
         indices, data = np.empty(rows.bound, index), np.empty(rows.bound, self.dtype)
         indptr = np.empty(read.rows + 1, index)
         stored = rows.encode(indices, data, indptr)
-        # In place: pages that were never written have cost nothing.
+        # In place: pages that were never written cost nothing.
         indices.resize(stored, refcheck=False)
         data.resize(stored, refcheck=False)
         encoded.data, encoded.indices, encoded.indptr = data, indices, indptr
@@ -250,7 +250,7 @@ class _SpecialisedLayout:
 
 @dataclass(frozen=True)
 class _PartitionEncoder:
-    """Makes the CSR that some rows of a partition are."""
+    """Makes the CSR of some rows of a partition."""
 
     frames: FrameMaker
     bound: _SpecialisedLayout

@@ -1,6 +1,6 @@
-"""From what an encoder has found to what the columns become.
+"""The step from surveyed columns to encoded columns.
 
-All that is wrong with a frame is said here, at once.
+One error reports all defects of a frame.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from dps.preprocessing.features import (
 from dps.preprocessing.layout import MOST_COLUMNS, FrameLayout, Missing
 from dps.preprocessing.survey import ColumnSurvey, FrameSurvey, missing_values
 
-#: Buckets of interactions and of lists where none were asked for.
+#: Default number of buckets for interactions and lists.
 BUCKETS = 1 << 16
-#: Rows from which a category has a column of its own, and the number of rarer ones up to which
-#: each has one anyway, where that is "auto".
+#: For "auto": rows from which a category has a column of its own, and the number of rarer
+#: categories up to which each has one anyway.
 _FREQUENT, _FEW = 3, 1000
 
 
@@ -41,22 +41,23 @@ class Options:
     missing: Missing
     interactions: Sequence[Sequence[Any]]
     dtype: str
-    parts: bool  # whether dates become their parts
+    parts: bool  # whether dates are encoded by their parts
     lists: str | int = "counts"
     unknown: Unknown = "ignore"
     min_frequency: float | Literal["auto"] | None = None
     max_categories: int | None = None
     shared: bool = False
-    logarithms: Sequence[Any] = ()  # columns of numbers
+    logarithms: Sequence[Any] = ()  # names of numeric columns
 
 
 def make_layout(
     survey: FrameSurvey, names: Sequence[Any], unfit: Sequence[str], options: Options
 ) -> FrameLayout:
-    """Make the encoded columns of a surveyed frame.
+    """Return the encoded columns for a surveyed frame.
 
-    unfit: defects that are known already.
-    Raises ValueError: all that is wrong with the columns; or an interaction is not of categories.
+    unfit: known defects.
+    Raises ValueError: the message has all problems of the columns, or an interaction has a column
+        without categories.
     """
     if survey.rows == 0:
         raise ValueError("Found array with 0 sample(s): X has no rows, a minimum of 1 is required.")
@@ -94,7 +95,7 @@ def make_layout(
 
 
 def _sharing(features: list[Feature], n_buckets: int) -> list[Feature]:
-    """The same features, with one for all that are hashed behind the others."""
+    """Return the features with a single one, at the end, for all that are hashed."""
     members = tuple(each for each in features if isinstance(each, Hashed | Bag | Cross))
     own = [each for each in features if not isinstance(each, Hashed | Bag | Cross)]
     return [*own, Shared(members, n_buckets)] if members else own
@@ -115,7 +116,7 @@ def _problems(survey: FrameSurvey, n_buckets: int | None, missing: Missing) -> l
 
 
 def _cross(survey: FrameSurvey, members: Sequence[Any], n_buckets: int | None) -> Cross:
-    """An interaction of columns, which must hold categories."""
+    """Return an interaction of columns, which must have categories."""
     for name in members:
         if name not in survey.columns:
             raise ValueError(f"interactions name {name!r}, which is no column of X")
@@ -129,7 +130,7 @@ def _cross(survey: FrameSurvey, members: Sequence[Any], n_buckets: int | None) -
 
 def _feature(name: object, column: ColumnSurvey, options: Options, n_numbers: int) -> Feature:
     n_buckets, lists = options.n_buckets, options.lists
-    # No number or list is missing if that would be an error.
+    # Numbers and lists have no missing values if these would be errors.
     indicator = options.missing != "mean" and column.missing > 0
     if column.kind == "numbers":
         logarithm = name in options.logarithms
@@ -145,10 +146,10 @@ def _feature(name: object, column: ColumnSurvey, options: Options, n_numbers: in
 
 
 def _one_hot(feature: OneHot, counts: Any, rows: int, options: Options) -> OneHot:
-    """With the categories in one column that fewer rows have, or that are too many.
+    """Return the feature with one column for rare or surplus categories.
 
-    As scikit-learn's `OneHotEncoder` chooses them: the least frequent, of equally frequent ones
-    those that come first. "auto" takes new categories for rare ones.
+    Categories are chosen as in scikit-learn's `OneHotEncoder`: the least frequent, and among
+    equally frequent ones the first. "auto" treats new categories as rare.
     """
     least, most = options.min_frequency, options.max_categories
     if least is None and most is None:
@@ -164,7 +165,7 @@ def _one_hot(feature: OneHot, counts: Any, rows: int, options: Options) -> OneHo
         rare[np.argsort(counts, kind="stable")[: len(counts) - most + 1]] = True
     if not rare.any():
         return feature
-    if feature.unknown == "infrequent_if_exist":  # as all that has no column
+    if feature.unknown == "infrequent_if_exist":  # as for all values without a column
         infrequent = feature.categories[:0]
     else:
         infrequent = feature.categories[rare]
@@ -172,7 +173,7 @@ def _one_hot(feature: OneHot, counts: Any, rows: int, options: Options) -> OneHo
 
 
 def _has_nothing(column: ColumnSurvey, n_buckets: int | None) -> bool:
-    """True if no value can be learned from."""
+    """True if there is no value to learn from."""
     if column.kind == "numbers":
         return not column.count
     if column.kind == "categories":

@@ -1,4 +1,4 @@
-"""Readers of partitions for an encoder's fit."""
+"""Reading of partitions for an encoder's fit."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 class FrameReader:
     """Reads partitions of the frame that an encoder is fitted to."""
 
-    names: tuple[Any, ...]  # of the columns
-    look: SurveyFrame  # made of each partition
-    parts: bool = False  # whether dates are read as their parts
+    names: tuple[Any, ...]  # names of the columns
+    look: SurveyFrame  # surveys each partition
+    parts: bool = False  # whether dates are read as parts
     ordered: bool = False  # whether lists are read as sequences
 
     def __call__(self, frame: pd.DataFrame, *_: Any) -> ReadFrame:
-        """Read a partition, and keep codes in place of strings until it can be encoded."""
+        """Read a partition, with codes in place of strings until it can be encoded."""
         read = read_frame(frame, self.names, parts=self.parts)
         return keep_frame(read, hashed=not self.look.values, ordered=self.ordered)
 
     def reread(self, read: ReadFrame, *_: Any) -> FrameSurvey:
-        """Survey a partition that was read before, and whose frame is gone."""
-        give_back_unused()  # a third of the CSR to come
+        """Survey a partition that was read before."""
+        give_back_unused()  # frees about a third of the size of the CSR
         return self.look(read)
 
     def survey(self, frame: pd.DataFrame) -> FrameSurvey:

@@ -1,4 +1,4 @@
-"""An encoder of dataframes as a file says it: its parameters, its layout, distinct values."""
+"""An encoder of dataframes in files: parameters, layout and distinct values."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _FEATURES = Number | OneHot | Hashed | Bag | Cross | TokenSequence
 
 
 def encoder_kinds() -> list[Kind]:
-    """Kinds of an encoder and of all that it holds; imports pandas."""
+    """Return the kinds of an encoder and of its parts; imports pandas."""
     import pandas as pd
 
-    # Dtypes of categories; an Index of texts has objects.
+    # Dtypes of categories; an Index of text holds objects.
     indexes = (pd.Index, pd.DatetimeIndex, pd.TimedeltaIndex, pd.IntervalIndex, pd.RangeIndex)
     return [
         Kind.of("feature:number", Number),
@@ -126,7 +126,7 @@ def _interval(left: Any, right: Any, closed: Any) -> Any:
 
 
 def _zone_of(zone: object) -> str:
-    """The name of a time zone that `_zone` makes the same of."""
+    """Return the name of a time zone from which `_zone` makes an equal one."""
     try:
         if str(_zone(str(zone))) == str(zone):
             return str(zone)
@@ -136,7 +136,7 @@ def _zone_of(zone: object) -> str:
 
 
 def _zone(name: Any) -> Any:
-    """A time zone of the system's own list: no other file is opened for a name."""
+    """Return a time zone from the system's list; no other file is opened for a name."""
     from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
     if name == "UTC":
@@ -160,7 +160,7 @@ def _check_one_hot(feature: OneHot) -> None:
 
 
 def _column_of(name: object, columns: tuple[Any, ...], parts: bool) -> Any:
-    """The column that a feature is of, or that has it as a part."""
+    """Return the column of a feature or of a part of a date."""
     if name in columns or not parts:
         return name
     owners = [c for c in columns for part in PARTS if name == f"{c}_{part}"]
@@ -175,7 +175,8 @@ def _check_layout(layout: FrameLayout) -> None:
         raise ValueError("among the features is something else")
     named: Sequence[Any] = [f.name for f in features if not isinstance(f, Cross)]
     of = [_column_of(name, columns, parts) for name in named]
-    if any(isinstance(each, Shared) for each in layout.features):  # its columns come last
+    # The columns of a shared feature come last.
+    if any(isinstance(each, Shared) for each in layout.features):
         of.sort(key=lambda name: columns.index(name) if name in columns else len(columns))
     if [*dict.fromkeys(of)] != [*columns] or (not parts and len(of) != len(columns)):
         raise ValueError(f"features are of {named}, and columns are {[*columns]}")

@@ -1,7 +1,7 @@
-"""A survey for an encoder: a few numbers and the distinct values of each partition.
+"""The survey for an encoder: some numbers and the distinct values of each partition.
 
-`survey` is run where a partition lies, `merge` puts the answers together, and what is wrong in the
-user's terms. Neither knows what columns become.
+`survey` runs where a partition is, and `merge` combines the results and describes defects in the
+user's terms.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dps.preprocessing.columns import (
     logarithms_of,
 )
 
-#: Whole numbers up to here are exact in float32.
+#: Integers up to here are exact in float32.
 _EXACT = 1 << 24
 
 ReadKind = Literal["numbers", "categories", "lists", "lists of numbers", "nothing"]
@@ -36,22 +36,22 @@ ReadKind = Literal["numbers", "categories", "lists", "lists of numbers", "nothin
 class ColumnSurvey:
     """A survey of a column."""
 
-    # {"numbers", "categories", "lists", "lists of numbers", "nothing"} the fourth of sequences
-    # alone.
+    # {"numbers", "categories", "lists", "lists of numbers", "nothing"} the fourth for sequences
+    # only.
     kind: ReadKind
     missing: int
-    total: float = 0.0  # sum and number of the values, of numbers
+    total: float = 0.0  # for numbers: sum and number of the values
     count: int = 0
-    exact: bool = True  # whether all values have their bits in float32, of numbers
-    values: Any = None  # distinct values of categories, where they are wanted
+    exact: bool = True  # for numbers: whether float32 represents all values
+    values: Any = None  # for categories: distinct values, if requested
     given: bool = False  # whether the user has chosen these and their order
-    counts: Any = None  # rows of each of them, where that is wanted
-    logarithms: float = 0.0  # sum of those of numbers, where they are wanted
+    counts: Any = None  # rows of each of them, if requested
+    logarithms: float = 0.0  # for numbers: sum of logarithms, if requested
 
 
 @dataclass(frozen=True)
 class FrameSurvey:
-    """A survey of a partition, or of all."""
+    """A survey of one partition, or of all."""
 
     rows: int
     columns: dict[Any, ColumnSurvey]
@@ -60,11 +60,11 @@ class FrameSurvey:
 
 @dataclass(frozen=True)
 class SurveyFrame:
-    """Looks at a partition that has been read."""
+    """Surveys a partition that has been read."""
 
-    values: bool  # whether the distinct values of categories are wanted
-    counts: bool = False  # and how many rows have each
-    logarithms: tuple[Any, ...] = ()  # columns of numbers of which these are wanted
+    values: bool  # whether distinct values of categories are needed
+    counts: bool = False  # whether rows of each are needed
+    logarithms: tuple[Any, ...] = ()  # numeric columns whose logarithms are needed
 
     def __call__(self, read: ReadFrame) -> FrameSurvey:
         """Survey the columns."""
@@ -100,7 +100,7 @@ class SurveyFrame:
 
 
 def _exact(values: Any) -> bool:
-    """True if float32 holds the numbers; of float64 it is to hold whole numbers only."""
+    """True if float32 represents the numbers; for float64, only if they are integers."""
     floating = values.dtype.kind == "f"
     if values.dtype.itemsize <= (4 if floating else 2) or not len(values):
         return True
@@ -114,12 +114,12 @@ def _exact_in(values: Any) -> bool:
 
 
 def merge(surveys: Sequence[FrameSurvey], whole: bool) -> FrameSurvey:
-    """One survey of all partitions.
+    """Merge the surveys of all partitions.
 
-    Of the columns that are defective, or do not go together, it has what is wrong with them: of
-    each in the first partition where something is.
+    For a column that has defects, or whose partitions disagree, it has the defect of the first
+    partition concerned.
 
-    whole: whether the data came in one piece, so that partitions need no mention.
+    whole: whether the data is not partitioned, so that errors do not mention partitions.
     """
     # Partitions without rows may have any dtype.
     filled = {number: survey for number, survey in enumerate(surveys) if survey.rows}
@@ -140,7 +140,7 @@ def merge(surveys: Sequence[FrameSurvey], whole: bool) -> FrameSurvey:
 
 
 def _merge(name: str, found: Mapping[int, ColumnSurvey]) -> ColumnSurvey:
-    """Merge the surveys of a column, given by the number of the partition."""
+    """Merge the surveys of a column by number of the partition."""
     surveys = found.values()
     kind = _same(name, "{}", {n: s.kind for n, s in found.items() if s.kind != "nothing"})
     values, given, counts = None, False, None
@@ -163,7 +163,7 @@ def _merge(name: str, found: Mapping[int, ColumnSurvey]) -> ColumnSurvey:
 def _merge_values(
     name: str, found: Mapping[int, ColumnSurvey], given: bool
 ) -> tuple[Any, bool, Any]:
-    """All values, as given if that is the same in all partitions, else sorted; and their counts."""
+    """Return all values in their common order, else sorted; and their counts."""
     import pandas as pd
 
     if not found:
@@ -178,7 +178,8 @@ def _merge_values(
     _same(name, "categories of {}", {n: kind_of_values(s.values) for n, s in some.items()})
     filled = list(some.values()) or [first]
     every = [survey.values for survey in filled]
-    if any(values.dtype == object for values in every):  # which pandas would make its own strings
+    # Pandas would convert them to its own strings.
+    if any(values.dtype == object for values in every):
         objects = np.concatenate([as_objects(values).to_numpy() for values in every])
         together = pd.Index(objects, dtype=object)
     else:
@@ -193,7 +194,7 @@ def _merge_values(
 
 
 def _same(name: str, what: str, kinds: Mapping[int, Any]) -> Any:
-    """The value that all non-empty partitions share; `kinds` are given by number."""
+    """Return the value that all non-empty partitions share; `kinds` are given by number."""
     first: tuple[int, Any] | None = None
     for number, kind in kinds.items():
         if first is None:
@@ -208,7 +209,7 @@ def _same(name: str, what: str, kinds: Mapping[int, Any]) -> Any:
 
 
 def missing_values(counts: Iterable[tuple[Any, int]], rows: int) -> list[str]:
-    """Messages about missing values, if there are any."""
+    """Return messages about missing values."""
     gaps = [f"{str(name)!r} {count:,}" for name, count in counts if count]
     if not gaps:
         return []

@@ -1,7 +1,7 @@
-"""Writers of the values of a partition's rows, in any number of slices.
+"""Writers of the encoded values of a partition's rows, slice by slice.
 
-A writer holds what was worked out of the distinct values of a partition's column: the encoded
-column of each code, say. It knows nothing of the values themselves.
+A writer holds what was derived from the distinct values of a column, such as the encoded column of
+each code.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from dps.preprocessing.columns import CategoryColumn, NumericColumn, Read
 
 
 class Writer(Protocol):
-    """Writes the values of rows of one partition."""
+    """Writes the encoded values of a partition's rows."""
 
     def add(self, rows: RowEncoder, columns: dict[Any, Read]) -> None:
-        """Add the values of rows."""
+        """Add the values of some rows."""
 
 
 class WithWriter(Protocol):
-    """A feature, as far as it is known here."""
+    """A feature that makes a writer."""
 
     def writer(self, columns: dict[Any, Read], first: int) -> Writer:
-        """A writer of a partition's values in columns from `first` on."""
+        """Return a writer of a partition's values, in columns from `first` on."""
 
 
 @dataclass(frozen=True)
 class NumberWriter:
-    """Numbers as they are: the `place`-th of the frame's, in column `first`."""
+    """Numbers: the frame's number `place`, in column `first`."""
 
     place: int
     first: int
@@ -41,7 +41,7 @@ class NumberWriter:
     indicator: bool
 
     def add(self, rows: RowEncoder, columns: dict[Any, Read]) -> None:
-        """Add the values of rows."""
+        """Add the values of some rows."""
         rows.add_number(self.place, self.first, self.fill, self.indicator)
 
 
@@ -53,7 +53,7 @@ class CodesWriter:
     table: NDArray[np.int32]
 
     def add(self, rows: RowEncoder, columns: dict[Any, Read]) -> None:
-        """Add the values of rows."""
+        """Add the values of some rows."""
         column: Any = columns[self.name]
         rows.add_codes(column.codes, self.table)
 
@@ -66,14 +66,14 @@ class TokensWriter:
     table: NDArray[np.int32]
 
     def add(self, rows: RowEncoder, columns: dict[Any, Read]) -> None:
-        """Add the values of rows."""
+        """Add the values of some rows."""
         column: Any = columns[self.name]
         rows.add_bags(column.starts, column.codes, self.table)
 
 
 @dataclass(frozen=True)
 class SequenceWriter:
-    """Lists in their order: the values of their tokens, in columns from `first` on."""
+    """Lists in order: the values of their tokens, in columns from `first` on."""
 
     name: object
     values: NDArray[np.float64]
@@ -81,19 +81,19 @@ class SequenceWriter:
     most: int
 
     def add(self, rows: RowEncoder, columns: dict[Any, Read]) -> None:
-        """Add the values of rows."""
+        """Add the values of some rows."""
         column: Any = columns[self.name]
         rows.add_sequence(column.starts, column.codes, self.values, self.first, self.most)
 
 
 @dataclass(frozen=True)
 class MissingWriter:
-    """A column without any value: a one in the column of missing ones, if there is one."""
+    """A column without values: a one in the column of missing values, if there is one."""
 
     column: int
 
     def add(self, rows: RowEncoder, columns: dict[Any, Read]) -> None:
-        """Add the values of rows."""
+        """Add the values of some rows."""
         rows.add_codes(np.full(rows.n_rows, -1, np.int8), np.array([self.column], np.int32))
 
 
@@ -107,7 +107,7 @@ class CrossWriter:
     n_buckets: int
 
     def add(self, rows: RowEncoder, columns: dict[Any, Read]) -> None:
-        """Add the values of rows."""
+        """Add the values of some rows."""
         read: list[Any] = [columns[name] for name in self.names]
         rows.add_cross([column.codes for column in read], self.hashes, self.first, self.n_buckets)
 
@@ -119,27 +119,27 @@ class SeveralWriter:
     writers: tuple[Writer, ...]
 
     def add(self, rows: RowEncoder, columns: dict[Any, Read]) -> None:
-        """Add the values of rows."""
+        """Add the values of some rows."""
         for writer in self.writers:
             writer.add(rows, columns)
 
 
 @dataclass(frozen=True)
 class LookupWriter:
-    """Categories of columns that have no codes: rows are looked at for their distinct values."""
+    """Categories without codes: the distinct values of rows are looked up."""
 
     feature: WithWriter
     names: tuple[Any, ...]
     first: int
 
     def add(self, rows: RowEncoder, columns: dict[Any, Read]) -> None:
-        """Add the values of rows."""
+        """Add the values of some rows."""
         coded: dict[Any, Read] = {name: _codes(columns[name], rows.n_rows) for name in self.names}
         self.feature.writer(coded, self.first).add(rows, coded)
 
 
 def table_of_codes(places: np.ndarray, first: int, missing: int) -> NDArray[np.int32]:
-    """The column of each code from -1 on; negative places have none."""
+    """Return the column of each code from -1 on; negative values mean none."""
     table = np.empty(len(places) + 1, np.int32)
     table[0] = missing
     table[1:] = np.where(places < 0, -1, places + first)
@@ -151,7 +151,7 @@ def _codes(column: Read, rows: int) -> CategoryColumn:
 
     if isinstance(column, CategoryColumn):
         return column
-    if isinstance(column, NumericColumn):  # the values of categories, before astype("category")
+    if isinstance(column, NumericColumn):  # the values of categories before astype("category")
         codes, values = pd.factorize(column.values if column.exact is None else column.exact)
         if column.exact is not None:
             codes = np.where(np.isnan(column.values), -1, codes)

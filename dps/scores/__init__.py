@@ -1,4 +1,4 @@
-"""Each score once: fits score rows for validation, `dps.metrics` and searches those that are given.
+"""Scores of validation rows during fits, and formulas that `dps.metrics` shares.
 
 formulas.py     numbers of rows, and moments that merge
 validation.py   what each rank reports of its rows, and the score of all

@@ -1,6 +1,6 @@
 """Scores of scikit-learn that need all validation rows in one place.
 
-Each rank reports its rows, and the rank that closes an epoch asks the scorer about all of them.
+Each rank reports its rows, and the rank that closes an epoch calls the scorer on all of them.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ _Scorer = type(get_scorer("accuracy"))
 class _AllRowsScore(Score):
     """A scorer's value for all validation rows.
 
-    A report is their number, and the rows: raw outputs, y as it is encoded, and weight.
+    A report has the number of rows, and for each row raw outputs, encoded y and weight.
     """
 
     scorer: Any
     name: str
-    # True for scikit-learn's own scorers, which look for the class 1: of two others the second.
+    # True for scikit-learn's own scorers, which score the class 1, or the second of other classes.
     is_known: bool
     targets: TargetEncoding | None = None
     n_raw: int = 1  # columns of a row
     n_y: int = 1
 
     def about(self, targets: TargetEncoding, n_outputs: int) -> _AllRowsScore:
-        """Score a few made-up rows, so that an impossible score is an error before the fit."""
+        """Score some made-up rows, so that an impossible score is an error before the fit."""
         if targets.classes is None:
             y = np.tile([[1.5], [2.5]], n_outputs)
         else:
@@ -53,7 +53,7 @@ class _AllRowsScore(Score):
             y = np.concatenate([targets.loss.targets(codes)] * 2).reshape(2 * n_classes, -1)
         score = replace(self, targets=targets, n_raw=n_outputs, n_y=y.shape[1])
         try:
-            with warned(), suppress(Warning):  # which may be errors in this process
+            with warned(), suppress(Warning):  # warnings may be errors in this process
                 raw, weight = np.ones((len(y), n_outputs)), np.ones(len(y))
                 score.value(score.sums(targets, y, raw, weight), 1.0)
         except Exception as error:
@@ -63,12 +63,12 @@ class _AllRowsScore(Score):
     def sums(
         self, targets: TargetEncoding, y: Any, raw: np.ndarray, weight: Any
     ) -> NDArray[np.float64]:
-        """The rows."""
+        """Return the rows."""
         rows = np.column_stack([raw, y, weight])
         return np.concatenate([[len(rows)], rows.ravel()])
 
     def joined(self, parts: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
-        """All rows, in the order of the parts."""
+        """Return all rows in the order of the parts."""
         counts = [int(part[0]) for part in parts]
         each = self.n_raw + self.n_y + 1
         rows = [part[1 : 1 + n * each] for part, n in zip(parts, counts, strict=True)]
@@ -79,14 +79,14 @@ class _AllRowsScore(Score):
         return 1 + rows * (self.n_raw + self.n_y + 1)
 
     def value(self, sums: NDArray[np.float64], weight: float) -> float:
-        """The scorer's value; equal weights are left out."""
+        """Return the scorer's value; equal weights are left out."""
         assert self.targets is not None
         n = int(sums[0])
         rows = sums[1 : self.width(n)].reshape(n, -1)
         raw, y, weights = rows[:, : self.n_raw], rows[:, self.n_raw : -1], rows[:, -1]
         y = y[:, 0] if self.n_y == 1 else y
         counting = weights > 0
-        if not counting.all():  # no scorer counts a row without weight
+        if not counting.all():  # scorers must not count rows without weight
             raw, y, weights = raw[counting], y[counting], weights[counting]
         kind = _Regressor if self.targets.classes is None else _Classifier
         true, _ = seen("predict", self.targets, y, raw)
@@ -101,7 +101,7 @@ def _looks_for_one(scorer: Any) -> bool:
 
 
 class _Outputs(BaseEstimator):  # type: ignore[misc]
-    """A model as scorers see it, whose X are raw outputs of the rows that are scored."""
+    """A model for scorers whose X are the raw outputs of rows."""
 
     def __init__(self, targets: TargetEncoding, y: np.ndarray) -> None:
         self.targets = targets
@@ -135,7 +135,7 @@ class _Regressor(RegressorMixin, _Outputs):  # type: ignore[misc]
 
 
 def get_score(scoring: Any, loss: Loss) -> Score:
-    """The score with a name, or a given one.
+    """Return the score with a name, or as given.
 
     Raises ValueError: there is none of that name for such a model.
     """

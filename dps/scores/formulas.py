@@ -1,7 +1,4 @@
-"""Scores of NumPy arrays: numbers a row whose mean is a score, and moments that merge.
-
-Their user decides where the rows lie and how they are weighted.
-"""
+"""Formulas on NumPy arrays: numbers per row whose mean is a score, and moments."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ def absolute(y_true: np.ndarray, y_pred: np.ndarray) -> NDArray[np.float64]:
 
 
 def negative_logs(chances: np.ndarray) -> np.ndarray:
-    """Minus the logarithms of probabilities, kept from 0 and 1 as scikit-learn keeps them."""
+    """Return minus the logarithms of probabilities, clipped as in scikit-learn."""
     least = np.finfo(chances.dtype).eps
     return -np.log(np.clip(chances, least, 1 - least))
 
@@ -44,9 +41,9 @@ def _errors(y_true: np.ndarray, y_pred: np.ndarray) -> NDArray[np.float64]:
 def moments(
     y_true: np.ndarray, y_pred: np.ndarray, weight: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Sums that R2 needs of some rows, (1 + 3 n_outputs,).
+    """Return the sums over some rows for R2, (1 + 3 n_outputs,).
 
-    The sum of weights; of each output the mean of y, squares about it, and squared errors.
+    The sum of weights; for each output the mean of y, its squared deviations, and squared errors.
     """
     y = as_columns(y_true.astype(np.float64))
     total = float(weight.sum())
@@ -65,7 +62,7 @@ def joined(parts: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
 
 
 def r2(found: NDArray[np.float64], force_finite: bool = True) -> NDArray[np.float64]:
-    """The coefficient of determination of each output, with scikit-learn's of a constant y."""
+    """Return the coefficient of determination of each output; for a constant y scikit-learn's."""
     _, about, errors = np.split(found[1:], 3)
     if not force_finite:
         with np.errstate(divide="ignore", invalid="ignore"):

@@ -1,4 +1,4 @@
-"""Scores of rows for validation, from what each rank reports of its own: sums, or the rows."""
+"""Scores of validation rows, from what each rank reports about its rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _Self = TypeVar("_Self", bound="Score")
 
 @dataclass(frozen=True)
 class Score(ABC):
-    """A score of rows for validation; the higher, the better."""
+    """A score of validation rows; higher is better."""
 
     @property
     def needs_probabilities(self) -> bool:
@@ -50,7 +50,7 @@ class Score(ABC):
         """Sums of some rows, (k,), from encoded targets, raw outputs and weights."""
 
     def joined(self, parts: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
-        """Join the reports of parts of the rows; a report may be followed by more numbers."""
+        """Join reports on parts of the rows; further numbers may follow a report."""
         return functools.reduce(operator.add, parts, np.zeros(1))
 
     def width(self, rows: int) -> int:
@@ -68,12 +68,12 @@ class _MeanScore(Score):
 
     @abstractmethod
     def of_rows(self, targets: TargetEncoding, y: np.ndarray, raw: np.ndarray) -> Any:
-        """Values to be summed, (n,) or (n, k)."""
+        """Return values to sum, (n,) or (n, k)."""
 
     def sums(
         self, targets: TargetEncoding, y: Any, raw: np.ndarray, weight: Any
     ) -> NDArray[np.float64]:
-        """Weighted sums, (k,)."""
+        """Return weighted sums, (k,)."""
         rows = np.asarray(self.of_rows(targets, y, raw), np.float64)
         return np.atleast_1d(weight @ rows)
 
@@ -121,7 +121,7 @@ class RowScore(_MeanScore):
         return self.response_method == "predict_proba"
 
     def of_rows(self, targets: TargetEncoding, y: np.ndarray, raw: np.ndarray) -> Any:
-        """The numbers that the function returns."""
+        """Return the numbers of the function."""
         scored = np.asarray(self.function(*seen(self.response_method, targets, y, raw)))
         if scored.shape != (len(raw),):
             raise ValueError(
@@ -132,7 +132,7 @@ class RowScore(_MeanScore):
 
 
 def seen(method: str, targets: TargetEncoding, y: np.ndarray, raw: np.ndarray) -> Any:
-    """Targets and predictions as users know them.
+    """Return targets and predictions in the user's form.
 
     method: {"predict", "predict_proba", "decision_function"}.
     y: (n,) or (n, k) array, encoded.
@@ -156,7 +156,7 @@ def seen(method: str, targets: TargetEncoding, y: np.ndarray, raw: np.ndarray) -
 
 
 def _codes(raw: np.ndarray) -> NDArray[np.intp]:
-    """Codes of the classes that are predicted."""
+    """Return the codes of the predicted classes."""
     codes: NDArray[np.intp]
     codes = (raw[:, 0] > 0).astype(np.intp) if raw.shape[1] == 1 else raw.argmax(axis=1)
     return codes
@@ -168,7 +168,7 @@ class _Probabilities(_MeanScore):
 
     @property
     def needs_probabilities(self) -> bool:
-        """They are what it is of."""
+        """True."""
         return True
 
 
@@ -186,10 +186,10 @@ class _LogLoss(_Probabilities):
 
 @dataclass(frozen=True)
 class _Brier(_Probabilities):
-    """The negative Brier score; half the squared distance for two classes."""
+    """The negative Brier score; half of it for two classes."""
 
     def about(self, targets: TargetEncoding, n_outputs: int) -> _Brier:
-        """Refuse rows of several labels."""
+        """Refuse several labels per row."""
         if targets.multilabel:
             raise ValueError(
                 "scoring='neg_brier_score' needs one label a row, and y has several: "
@@ -206,17 +206,17 @@ class _Brier(_Probabilities):
 
 @dataclass(frozen=True)
 class _LabelScore(_MeanScore):
-    """Precision, recall or their mean, by the weight of rows that have, and are given, a label."""
+    """Precision, recall or F1, from the weight of rows by label, true and predicted."""
 
     what: str = "f1"  # {"precision", "recall", "f1"}
     # {"binary", "macro", "micro", "weighted", "balanced"} "macro" is the mean over labels that
-    # there are, "balanced" over those that are true.
+    # occur or are predicted, "balanced" over labels that occur.
     average: str = "macro"
     n_labels: int = 0
-    positive: int = 1  # the code of the class that "binary" is about
+    positive: int = 1  # the code of the positive class for "binary"
 
     def about(self, targets: TargetEncoding, n_outputs: int) -> _LabelScore:
-        """The score for a number of labels."""
+        """Return the score for a number of labels."""
         n_labels = 0 if targets.classes is None else len(targets.classes)
         if self.average == "binary" and (targets.multilabel or n_labels != 2):
             raise ValueError(
@@ -227,7 +227,7 @@ class _LabelScore(_MeanScore):
         return replace(self, n_labels=n_labels, positive=positive)
 
     def width(self, rows: int) -> int:
-        """Three for each label."""
+        """Return three per label."""
         return 3 * self.n_labels
 
     def of_rows(self, targets: TargetEncoding, y: np.ndarray, raw: np.ndarray) -> Any:
@@ -252,22 +252,22 @@ class _LabelScore(_MeanScore):
 
 @dataclass(frozen=True)
 class _R2(Score):
-    """The coefficient of determination, of several outputs their mean."""
+    """The coefficient of determination; for several outputs their mean."""
 
     n_outputs: int = 1
 
     def about(self, targets: TargetEncoding, n_outputs: int) -> _R2:
-        """The score for a number of outputs."""
+        """Return the score for a number of outputs."""
         return replace(self, n_outputs=n_outputs)
 
     def width(self, rows: int) -> int:
-        """The weight, and three for each output."""
+        """Return the weight, and three per output."""
         return 1 + 3 * self.n_outputs
 
     def sums(
         self, targets: TargetEncoding, y: Any, raw: np.ndarray, weight: Any
     ) -> NDArray[np.float64]:
-        """Moments."""
+        """Return moments."""
         true, predicted = seen("predict", targets, y, raw)
         return formulas.moments(true, predicted, weight)
 
@@ -286,7 +286,7 @@ def _absolute(y_true: np.ndarray, y_pred: np.ndarray) -> np.ndarray:
     return -formulas.absolute(y_true, y_pred).mean(axis=1)
 
 
-#: Those that are sums over rows, by scikit-learn's names, of each task.
+#: Scores that are sums over rows, by task and scikit-learn's names.
 SUMS: dict[str, dict[str, Score]] = {
     "classification": {
         "accuracy": RowScore(formulas.equal),

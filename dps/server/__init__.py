@@ -1,1 +1,1 @@
-"""Shards of parameters: their memory, the Actors that own it, and the ways to them."""
+"""The shards of a fit: their memory, the object that owns it, and access to them."""

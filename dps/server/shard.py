@@ -1,12 +1,11 @@
-"""A shard of a fit: owns a store, and the window of the group that works on it.
+"""A shard of a fit: it owns a store and the window of the group that works on it.
 
-It knows no mode, and does not stand in the way of a step: ranks work in the window themselves, or a
-thread does on behalf of one that is far (``dps/transport``). When it goes, everything that still
-uses the window is stopped: also if it is not closed, because its client has died and Dask lets it
-go.
+It takes no part in steps: ranks work in the window themselves, or a thread does for a remote one
+(``dps/transport``). When the shard goes away, every user of the window is stopped, even if no
+process has closed it, because its client has died and Dask releases it.
 
-There is one group. The next generation of a fit has other Actors, and so new memory: a rank that
-was frozen in the middle of an update writes into memory that is no longer read when it thaws.
+A shard has one group. The next generation of a fit has other Actors and therefore new memory: a
+frozen rank that wakes up in the middle of an update writes into memory that is no longer read.
 """
 
 from __future__ import annotations
@@ -30,16 +29,16 @@ from dps.server.store.export import Exporter, ExportRequest, ExportResult
 from dps.server.store.snapshots import Snapshot
 from dps.server.store.store import Store, StoreSpec
 
-#: Makes a rank's channel in the window of a shard: a class, or one with its mode's options.
+#: Makes a rank's channel in the window of a shard: a class, or one with a mode's options.
 ChannelKind = Callable[..., MappedChannel]
 
-#: Of a row of initial values, up to which they go with the specification.
+#: Bytes of a row of initial values up to which they are part of the specification.
 _FEW_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
 class MonitorInfo:
-    """Facts for a monitor that a window does not have."""
+    """Facts for monitoring that a window does not hold."""
 
     workers: tuple[str, ...]  # the worker of each rank
     together: bool  # whether ranks wait for each other at every step
@@ -47,16 +46,16 @@ class MonitorInfo:
 
 @dataclass(frozen=True)
 class Initial:
-    """Initial parameters and optimizer state; constant rows take no room."""
+    """Initial parameters and optimizer state; constant rows take no memory."""
 
     size: int
     dtype: str
-    # Parameters, then rows of state: a number, or (size,) of them.
+    # Parameters, then rows of state: one number, or (size,) numbers.
     rows: tuple[float | NDArray[np.floating], ...]
 
     @classmethod
     def of(cls, params: NDArray[np.floating], state: NDArray[np.floating]) -> Initial:
-        """From (n,) parameters and (state_rows, n) of state."""
+        """Make it from (n,) parameters and (state_rows, n) state."""
         rows = [
             float(row[0]) if row.size and (row == row[0]).all() else np.ascontiguousarray(row)
             for row in (params, *state)
@@ -64,7 +63,7 @@ class Initial:
         return cls(params.size, str(params.dtype), tuple(rows))
 
     def apart(self) -> tuple[Initial, dict[int, NDArray[np.floating]]]:
-        """Values that take little memory, with zeros for the rest; and that rest, by row."""
+        """Return it without large rows, and these rows by number."""
         rest = {
             number: row for number, row in enumerate(self.rows)
             if isinstance(row, np.ndarray) and row.nbytes > _FEW_BYTES
@@ -75,19 +74,18 @@ class Initial:
 
 @dataclass(frozen=True)
 class ShardSpec:
-    """The specification of a shard and of the group that works there."""
+    """What a shard and its group need."""
 
     window: WindowSpec
-    # Parameters of this shard and optimizer state; where it has a part of a table, of what is
-    # behind that.
+    # Parameters and optimizer state of this shard; with a part of a table, those after the table.
     initial: Initial
-    channel: ChannelKind  # what steps of a rank go through, as its mode has it
+    channel: ChannelKind  # the channel of a rank's steps, from its mode
     timeout: float  # seconds without progress that a waiting rank tolerates
-    version: int = 0  # updates that lie behind the initial parameters
-    # The update that applies gradients; None if replicas hold the parameters.
+    version: int = 0  # updates in the initial parameters
+    # How gradients are applied; None if replicas hold the parameters.
     update: Update | None = None
-    shared: bool = False  # whether its memory should be files that other processes can map
-    watched: MonitorInfo | None = None  # None where nothing is to be said of the fit
+    shared: bool = False  # whether its memory is to be files that other processes can map
+    watched: MonitorInfo | None = None  # None if the fit is not monitored
 
     @property
     def store(self) -> StoreSpec:
@@ -97,7 +95,7 @@ class ShardSpec:
 
 @dataclass(frozen=True)
 class WindowCard:
-    """A card by which a replica finds out whether it can map a window and its store: by trying."""
+    """By trying a card a replica finds out whether it can map a window and its store."""
 
     spec: WindowSpec
     window: MemoryCard
@@ -109,22 +107,22 @@ class WindowCard:
 
 @dataclass(frozen=True)
 class ShardStatus:
-    """The report of a shard on a running fit."""
+    """A shard's report on a running fit."""
 
-    closed: int  # epochs closed
+    closed: int  # number of closed epochs
     stop: int  # 0 while running
-    # (k, RECORD_WIDTH + n_ranks) records of closed epochs from the one asked for.
+    # (k, RECORD_WIDTH + n_ranks) records of closed epochs, from the requested one on.
     records: NDArray[np.float64]
-    # Counters of each rank, which change while it gets on or waits for others.
+    # Counters of each rank, which change while it makes progress or waits for others.
     progress: tuple[tuple[int, ...], ...]
     steps: tuple[int, ...]  # sequence number of each rank's last gradient
-    claimed: tuple[bool, ...]  # whether each rank is there
-    # (1 + n_ranks, INTERIM_WIDTH) of the last snapshot within an epoch, see `Window.interims`.
+    claimed: tuple[bool, ...]  # whether each rank has been claimed
+    # (1 + n_ranks, INTERIM_WIDTH) note of the last snapshot within an epoch, see `Window.interims`.
     interim: NDArray[np.float64] | None = None
 
 
 def status_of(window: Window, since: int) -> ShardStatus:
-    """Records from epoch `since` on, and where every rank is."""
+    """Return records from epoch `since` on, and the progress of every rank."""
     ranks = range(window.spec.n_ranks)
     closed = window.words.load(Word.CLOSED)
     rows = [epoch % window.spec.history for epoch in range(since, closed)]
@@ -147,10 +145,10 @@ def status_of(window: Window, since: int) -> ShardStatus:
 
 
 def _interim(window: Window) -> NDArray[np.float64] | None:
-    """The last published state; the one after the next overwrites it."""
+    """Return the last published note; the one after the next overwrites it."""
     while published := window.words.load(Word.INTERIM):
         found: NDArray[np.float64] = window.interims[published % 2].copy()
-        # Adding, unlike loading, is not done before what comes in front of it.
+        # Unlike a load, an add cannot be executed before the reads in front of it.
         if window.words.add(Word.INTERIM, 0) == published:
             return found
     return None
@@ -159,13 +157,13 @@ def _interim(window: Window) -> NDArray[np.float64] | None:
 class ParameterShard:
     """A slice of the parameters.
 
-    folder: where files go that are no shared memory; None: where temporary ones do.
+    folder: for files that are not shared memory; None: the folder for temporary files.
     """
 
     def __init__(self, spec: ShardSpec, folder: str | None = None) -> None:
         if spec.shared:
             sweep()
-        # Not the initial values, which would stay in memory.
+        # Without the initial values, which would stay in memory.
         self.spec = replace(spec, initial=replace(spec.initial, rows=()))
         self.store = Store.create(
             spec.store, spec.initial.rows, spec.version, update=spec.update, shared=spec.shared,
@@ -179,11 +177,11 @@ class ParameterShard:
         self.store.fill(row, start, values)
 
     def put_rows(self, ids: NDArray[np.int64], values: NDArray[np.floating]) -> None:
-        """Put some of the rows of a table that it begins with, before the shard is opened."""
+        """Write some of the initial rows of a table, before the shard is opened."""
         self.store.put_rows(ids, values)
 
     def open(self) -> WindowCard:
-        """Make the window of the group; how to map it."""
+        """Create the window of the group; return its card."""
         self.store.begin()
         self._used.windows.append(
             Window.create(self.spec.window, self.store, shared=self.store.file is not None)
@@ -192,13 +190,13 @@ class ParameterShard:
 
     @property
     def window(self) -> Window:
-        """The window of the group that works here."""
+        """The window of the group."""
         if not self._used.windows:
             raise FencedError("no group is at work on this shard")
         return self._used.windows[0]
 
     def card(self) -> WindowCard:
-        """A card by which replicas map the window."""
+        """The card by which replicas map the window."""
         window, store = self.window, self.store
         unshared = store.unshared or window.unshared
         return WindowCard(
@@ -206,67 +204,67 @@ class ParameterShard:
         )  # fmt: skip
 
     def status(self, since: int) -> ShardStatus:
-        """Records from epoch `since` on, and where every rank is."""
+        """Return records from epoch `since` on, and the progress of every rank."""
         return status_of(self.window, since)
 
     def counts(self) -> NDArray[np.int64]:
-        """Counts of every rank so far, see ``shared/activity.pyx``; (n_ranks, WIDTH)."""
+        """Return the counters of every rank, see ``shared/activity.pyx``; (n_ranks, WIDTH)."""
         return self.window.activity.copy()
 
     def stop(self) -> None:
-        """End the fit for every replica."""
+        """Stop the fit for every replica."""
         self.window.stop(ABORTED)
 
     def version(self) -> int:
-        """Updates applied."""
+        """Return the number of updates."""
         return self.store.version
 
     def snapshot(self, epochs: int, first: int = 0, steps: int = 0) -> Snapshot:
-        """The snapshot of that time, or a part of it, see `Snapshots.kept`."""
+        """Return a snapshot or a part of it, see `Snapshots.kept`."""
         return self.store.snapshots.kept(epochs, first, steps)
 
     def rest(self) -> None:
-        """Keep only snapshots, once no rank works here any more, see `Store.rest`."""
+        """Free all memory except snapshots, once no rank works here, see `Store.rest`."""
         self.store.rest()
         for window in self._used.windows:
             window.release(window.slots)
             window.release(window.total)
 
     def write(self, asked: Sequence[ExportRequest], copied: bool) -> None:
-        """Begin to export snapshots in a thread of its own, see `Exporter`."""
+        """Start to export snapshots in a thread, see `Exporter`."""
         writings = self._used.writings
         while writings:
             writings.pop().close()
         writings.append(Exporter(self.store.snapshots, asked, copied))
 
     def written(self) -> ExportResult | None:
-        """The result; None while the export runs."""
+        """Return the result of the export; None while it runs."""
         writings = self._used.writings
         return writings[-1].written if writings else ExportResult(overtaken=True)
 
     def close(self) -> None:
-        """Stop the group, and give all memory back; later calls are refused."""
+        """Stop the group and free all memory; later calls are refused."""
         self._abandon()
 
 
 class _Used:
-    """Resources that a shard gives back when it is closed or collected; it outlives the shard."""
+    """What a shard must release when it is closed or garbage-collected; it outlives the shard."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self.windows: list[Window] = []  # one at the most
-        self.writings: list[Exporter] = []  # likewise
-        self.calls: list[Callable[[], None]] = []  # once the window is stopped
+        self.windows: list[Window] = []  # at most one
+        self.writings: list[Exporter] = []  # at most one
+        self.calls: list[Callable[[], None]] = []  # called once the window is stopped
 
     def stop(self) -> None:
-        """Stop the group, and give its window back."""
+        """Stop the group and release its window."""
         while self.windows:
             self.windows.pop().close()
         while self.calls:
             self.calls.pop()()
 
     def abandon(self) -> None:
-        """Give all memory back without waiting."""
+        """Free all memory without waiting."""
         self.stop()
         for writing in self.writings:
             writing.close()

@@ -12,22 +12,22 @@ same S is the fastest.
 
 from __future__ import annotations
 
-#: Seconds that a host takes for a message and its answer: system calls, and waking a thread.
-#: With 1 kB each further shard costs 60 us on 4 hosts and 100 to 200 us on 8, where two cores have
-#: four hosts each (`tests/benchmarks/hosts.py --only shards`).
+#: Seconds of a host for a message and its answer: system calls, and waking a thread. With 1 kB each
+#: further shard costs 60 us on 4 hosts and 100 to 200 us on 8, where four hosts share two cores
+#: (`tests/benchmarks/hosts.py --only shards`).
 MESSAGE = 2e-4
-#: Seconds that a byte takes to a shard and back. With 4 and 40 MB on 2 hosts a second shard saves
-#: half of 0.5 to 1.1 ns a byte (the same benchmark). Over 10 Gbit/s it would be 1.6 ns.
+#: Seconds per byte to a shard and back. With 4 and 40 MB on 2 hosts a second shard saves half of
+#: 0.5 to 1.1 ns per byte (same benchmark). Over 10 Gbit/s it would be 1.6 ns.
 BYTE = 5e-10
 
 
 def seconds_of_a_step(n_shards: int, n_hosts: int, nbytes: float) -> float:
-    """The expected seconds that a step takes to exchange `nbytes` a host."""
+    """Return the expected seconds per step for exchanging `nbytes` per host."""
     return MESSAGE * (n_hosts + n_shards - 2) + BYTE * nbytes * (n_hosts - 1) / n_shards
 
 
 def fastest_shards(n_hosts: int, nbytes: float) -> int:
-    """The number of shards, at most one a host, that exchange `nbytes` a host the fastest.
+    """Return the fastest number of shards, at most one per host, for `nbytes` per host.
 
     Examples
     --------

@@ -1,8 +1,8 @@
-"""Estimators around PyTorch modules; the only part of dps that needs PyTorch (``dps[torch]``)."""
+"""Estimators for PyTorch modules; only this package needs PyTorch (``dps[torch]``)."""
 
 try:
     import torch  # noqa: F401
-except ImportError as error:  # it is no dependency of dps
+except ImportError as error:  # it is not a dependency of dps
     raise ImportError("dps.torch needs PyTorch: pip install 'dps[torch]'") from error
 
 from dps.torch.estimators import TorchClassifier, TorchRegressor

@@ -1,13 +1,13 @@
-"""A module at work: its parameters and gradients lie in flat vectors of its owner.
+"""A module whose parameters and gradients are in flat vectors.
 
-On a CPU they are views of these, so that nothing is copied: what a step reads is what lies in the
-window, or in the replica's own vector, and `backward` adds to the sum that is pushed. On a GPU the
-vectors are copied there and back, each in one piece.
+On a CPU they are views, so nothing is copied: a step reads the window or the replica's own vector,
+and `backward` adds to the sum that is pushed. On a GPU each vector is copied there and back in one
+piece.
 
-Buffers change while a module computes, and what it reads may be shared: they are copied in each
-step. What has changed is handed over as a gradient is (see `Tensor`), so that buffers are summed,
-applied, snapshotted and read again by whatever does that to parameters: those of a batch are what
-all replicas have made of them so far.
+Buffers change while a module computes, and the vector that it reads may be shared, so they are
+copied in each step. Their changes are handed over like gradients (see `Tensor`), so buffers are
+summed, applied, snapshotted and restored like parameters: the buffers in a batch include the
+changes of all replicas so far.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from dps.models import Layout
 
 
 def persistent_buffers(module: nn.Module) -> dict[str, torch.Tensor]:
-    """The buffers that are of a module's state, each once."""
+    """Return the buffers of a module's state, each once."""
     kept = module.state_dict()
     return {name: buffer for name, buffer in module.named_buffers() if name in kept}
 
 
 @dataclass
 class _Buffer:
-    """A buffer of a module, and where it is among all of them."""
+    """A buffer of a module, and its place among all buffers."""
 
     owner: nn.Module
     key: str
     own: torch.Tensor
     place: slice
-    counted: bool  # in integers, which have no place among others
+    counted: bool  # whether it is an integer counter, which is not in the vector
 
     @property
     def current(self) -> Any:
-        """The module's current value."""
+        """Return the module's current value."""
         return self.owner._buffers[self.key]
 
 
 class BoundModule:
     """A module bound to flat vectors.
 
-    module: its own; it is changed.
+    module: changed, and owned from now on.
     layout: trained parameters first, then buffers.
     copied: whether the vectors are copied to the device and back.
     """
@@ -87,7 +87,7 @@ class BoundModule:
             self._gradient = torch.empty_like(self._flat)
 
     def begin(self, params: NDArray[Any]) -> None:
-        """Be at these parameters, and have these buffers."""
+        """Use these parameters and buffers."""
         if params is not self._point:
             self._point, self._host = params, tensor_at(params)
             if not self._copied:
@@ -106,11 +106,11 @@ class BoundModule:
 
     @property
     def writes(self) -> int:
-        """The number of writes to trained parameters by PyTorch's functions."""
+        """Return the number of writes to trained parameters by PyTorch's functions."""
         return sum(parameter._version for parameter, _ in self._trained)
 
     def gather(self, out: NDArray[Any]) -> None:
-        """Have `backward` add to this vector."""
+        """Make `backward` add to this vector."""
         if out is not self._target:
             self._target, self._sum = out, tensor_at(out)
             if not self._copied:
@@ -121,7 +121,7 @@ class BoundModule:
             self._gradient.zero_()
 
     def end(self, rows: int) -> None:
-        """Add to it what has changed in buffers, times the rows."""
+        """Add the changes of buffers, times the rows."""
         if self._buffers:
             for buffer in self._buffers:
                 if buffer.counted or buffer.current is not buffer.own:
@@ -133,10 +133,9 @@ class BoundModule:
 
 
 def tensor_at(array: NDArray[Any]) -> torch.Tensor:
-    """A tensor of an array's memory, which is written only if the array may be.
+    """Return a tensor in an array's memory, which is written only if the array is writeable.
 
-    Not `torch.from_numpy`, which warns of arrays that are not to be written. Who keeps the tensor
-    keeps the array.
+    Not `torch.from_numpy`, which warns about read-only arrays. The tensor keeps the array alive.
     """
     memory = (ctypes.c_char * array.nbytes).from_address(array.ctypes.data)
     dtype = torch.float32 if array.itemsize == 4 else torch.float64

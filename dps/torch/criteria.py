@@ -1,4 +1,4 @@
-"""Losses of PyTorch, row by row: what a criterion makes of a module's outputs and targets."""
+"""PyTorch's losses per row: a criterion applied to a module's outputs and targets."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import nn
 
-#: From outputs and targets to losses.
+#: Returns losses from outputs and targets.
 Criterion = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def criterion_of(given: Any, classification: bool) -> Criterion:
-    """A criterion that returns a loss a row.
+    """Return a criterion that gives a loss per row.
 
     given: a str names a loss of ``torch.nn``. None: `of_labels`, or the mean squared error.
     Raises ValueError: it is none of these.
@@ -43,16 +43,16 @@ def criterion_of(given: Any, classification: bool) -> Criterion:
 
 
 def of_labels(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """The log loss: of an output a class, or of a single one for two classes."""
+    """Return the log loss for one output per class, or for a single output with two classes."""
     if target.is_floating_point():
         return nn.functional.binary_cross_entropy_with_logits(output, target, reduction="none")
     return nn.functional.cross_entropy(output, target, reduction="none")
 
 
 def targets_for(output: torch.Tensor, y: torch.Tensor, classification: bool) -> torch.Tensor:
-    """Targets as criteria want them: codes of classes as integers beside an output a class.
+    """Return targets for a criterion: integer codes of classes if there is one output per class.
 
-    Beside others they are numbers, in the shape of the outputs.
+    Otherwise they are numbers in the shape of the outputs.
     """
     if classification and output.ndim > 1 and output.shape[1] > 1:
         return y.long()
@@ -71,12 +71,12 @@ def total_of(
     weight: torch.Tensor | None,
     classification: bool,
 ) -> torch.Tensor:
-    """The weighted sum of the losses of rows.
+    """Return the weighted sum of the losses of rows.
 
-    A criterion that returns several losses a row counts by their mean, as with
-    ``reduction="mean"``; one that returns a single number by that for each row.
+    If a criterion returns several losses per row, their mean counts, as with ``reduction="mean"``;
+    a single number counts for each row.
 
-    Raises ValueError: outputs do not go with targets, or there are weights and no loss a row.
+    Raises ValueError: outputs do not suit targets, or there are weights but no losses per row.
     """
     losses = criterion(output, targets_for(output, y, classification))
     rows = len(y)

@@ -1,4 +1,4 @@
-"""Estimators around a PyTorch module."""
+"""Estimators for a PyTorch module."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class _Torch(UserModelEstimator):
         return model
 
     def _check_mode(self, model: Any, together: bool) -> None:
-        """Refuse batch norm whose first step sets its buffers, where replicas do not wait."""
+        """Refuse batch norm whose first step sets its buffers, if replicas do not wait."""
         for name, part in model.module.named_modules():
             sets = isinstance(part, nn.modules.batchnorm._NormBase) and part.momentum is None
             if sets and not together:
@@ -102,7 +102,7 @@ class _Torch(UserModelEstimator):
                 )
 
     def _fitted(self, model: TorchModel, params: NDArray[np.floating]) -> dict[str, Any]:
-        """A module with the trained weights; see `DistributedEstimator._fitted`."""
+        """Return a module with the trained weights; see `Trainable._fitted`."""
         return {**super()._fitted(model, params), "module_": model.with_weights(params)}
 
 

@@ -1,4 +1,4 @@
-"""A PyTorch module and a criterion, as everything in dps sees models."""
+"""A PyTorch module and a criterion behind the interface of models."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from dps.models.custom import check_outputs, raw_outputs
 from dps.torch.bound_module import BoundModule, persistent_buffers
 from dps.torch.criteria import Criterion, total_of
 
-#: Rows that go through a module at a time where nothing is trained.
+#: Rows that go through a module at a time without training.
 _ROWS = 1024
-#: A module that draws has the process's generator for itself.
+#: Held by a module that draws random numbers from the process's generator.
 _rng_lock = threading.Lock()
 _threads = threading.Lock()
 _inside, _before = 0, 0
@@ -37,10 +37,10 @@ def device_of(asked: str) -> torch.device:
 
 
 def layout_of(module: nn.Module) -> Layout:
-    """Tensors of a module: the parameters that are trained, then its buffers.
+    """Return a module's tensors: the trained parameters, then buffers.
 
-    Raises TypeError, ValueError: parameters are of several dtypes, of none that dps trains, or
-    there are none; or they are a scripted module's.
+    Raises TypeError, ValueError: there are no parameters, they have several dtypes or one that dps
+        does not train, or they belong to a scripted module.
     """
     trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
     name = type(module).__name__
@@ -78,19 +78,20 @@ def layout_of(module: nn.Module) -> Layout:
 
 
 class TorchModel:
-    """A module under a criterion.
+    """A module with a criterion.
 
-    The module stays as it is: what works is a copy, made where it works. Copies of the model
-    itself, one a replica, share it. A pickled model has no weights: who computes is given them.
+    The module does not change: a copy computes, made in the process that uses it. Copies of the
+    model, one per replica, share the module. A pickled model has no weights, which come as
+    `params`.
 
     criterion: see `criterion_of`.
     n_features, n_outputs: columns of X, and classes or columns of y.
     takes: {"dense", "sparse", "columns"}.
-    columns: what the module is given of rows, where these are no vectors: of several arrays each is
-        an argument, by its name in a dict.
+    columns: what the module gets in place of rows that are not vectors; several arrays are passed
+        as arguments, by name if they came as a dict.
     """
 
-    #: Arbitrary metadata of its maker; never read here.
+    #: Metadata of its maker; not used here.
     shape: Any = None
     whole: ClassVar[bool] = True
     kernel: ClassVar[None] = None
@@ -118,11 +119,11 @@ class TorchModel:
         self._forget()
 
     def _forget(self) -> None:
-        """Be as before anything was computed."""
+        """Reset the state to that before any computation."""
         self._live: BoundModule | None = None
-        self._device = torch.device("cpu")  # where that is
+        self._device = torch.device("cpu")  # device of the live module
         self._lock = threading.Lock()
-        #: True if the module draws by chance; None until it has been tried.
+        #: True if the module draws random numbers; None until it has been tried.
         self.draws: bool | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -139,12 +140,12 @@ class TorchModel:
         self._forget()
 
     def _tensors(self) -> dict[str, torch.Tensor]:
-        """The parameters and buffers that the layout has."""
+        """Return the parameters and buffers of the layout."""
         known = dict(self.module.named_parameters()) | persistent_buffers(self.module)
         return {tensor.name: known[tensor.name] for tensor in self.layout.tensors}
 
     def _weightless(self) -> nn.Module:
-        """Copy the module with one number in the place of each tensor: these come with `params`."""
+        """Copy the module with one number in place of each tensor, since `params` has these."""
         memo: dict[int, Any] = {}
         for each in self._tensors().values():
             one = torch.zeros((), dtype=each.dtype, device=each.device).expand(each.shape)
@@ -160,7 +161,7 @@ class TorchModel:
         return new
 
     def initial(self, rng: Any = None) -> NDArray[np.floating]:
-        """The weights and buffers that the module has."""
+        """Return the weights and buffers of the module."""
         params = np.empty(self.layout.size, self.dtype)
         given = self._tensors()
         for name, values in self.layout.views(params).items():
@@ -168,7 +169,7 @@ class TorchModel:
         return params
 
     def with_weights(self, params: NDArray[np.floating]) -> nn.Module:
-        """A module of its own with such weights and buffers, to predict with."""
+        """Return a copy of the module with these weights and buffers, for predictions."""
         module = copy.deepcopy(self.module).cpu()
         state = dict(module.named_parameters()) | persistent_buffers(module)
         with torch.no_grad():
@@ -178,7 +179,7 @@ class TorchModel:
         return module.eval()
 
     def take(self, X: Rows) -> Any:
-        """Rows out of a block, see `CustomModel.take`."""
+        """Return rows of a block, see `CustomModel.take`."""
         return self._form.take(X)
 
     def join(self, parts: Any) -> Any:
@@ -187,13 +188,13 @@ class TorchModel:
 
     @contextmanager
     def computing(self) -> Iterator[None]:
-        """Have PyTorch compute in the thread that calls it; replicas share the cores out."""
+        """Make PyTorch compute in the calling thread; replicas share the cores."""
         global _inside, _before
         with _threads:
             if _inside == 0:
                 _before = torch.get_num_threads()
             _inside += 1
-        torch.set_num_threads(1)  # each thread has a number of its own
+        torch.set_num_threads(1)  # each thread has a setting of its own
         try:
             yield
         finally:
@@ -213,7 +214,7 @@ class TorchModel:
     ) -> float:
         """Add the gradient to `out` and return the sum of losses, see `Model.loss_gradient`.
 
-        Of rows as `take` and `join` have made them.
+        Rows come from `take` and `join`.
         """
         live = self._bind(params)
         live.gather(out)
@@ -241,7 +242,7 @@ class TorchModel:
         y: NDArray[np.floating],
         weight: NDArray[np.floating] | None,
     ) -> float:
-        """The sum of losses of the module in evaluation mode."""
+        """Return the sum of losses of the module in evaluation mode."""
         live = self._bind(params)
         if live.module.training:
             live.module.eval()
@@ -250,7 +251,7 @@ class TorchModel:
             return float(self._forward(live, self._inputs(self.take(X)), self._tensor(y), weights))
 
     def raw(self, params: NDArray[np.floating], X: Rows) -> NDArray[np.floating]:
-        """The module's outputs in evaluation mode, (rows, n_outputs)."""
+        """Return the module's outputs in evaluation mode, (rows, n_outputs)."""
         rows = self.take(X)
         with self._lock:  # several threads may predict with one model
             live = self._bind(params)
@@ -302,7 +303,7 @@ class TorchModel:
             else:
                 output = live.module(inputs)
         except RuntimeError as error:
-            if "Long, Int" in str(error):  # the types that PyTorch wants of indices
+            if "Long, Int" in str(error):  # the types that PyTorch requires for indices
                 error.add_note(
                     "rows of one array are numbers of the module's dtype: give {'x': array}, "
                     "whose integers stay integers, or call x.long() in forward"
@@ -325,10 +326,10 @@ class TorchModel:
         return total_of(self.criterion, output, y, weight, self.classification)
 
     def _seeded_forward(self, live: BoundModule, given: tuple[Any, ...], rng: Any) -> torch.Tensor:
-        """The forward pass, whose random numbers follow from `rng` alone.
+        """Run the forward pass with random numbers that depend only on `rng`.
 
-        PyTorch's generator is the process's, and belongs to others, too. A module that has drawn
-        nothing in its first step is not asked again.
+        PyTorch's generator belongs to the process. A module that has drawn nothing in its first
+        step is not seeded again.
         """
         generator = torch.default_generator
         if self._device.type == "cuda":

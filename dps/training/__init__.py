@@ -1,4 +1,4 @@
 """One fit: plan, launch, watch, result.
 
-Knows models, modes and clusters through their interfaces only.
+It reaches models, modes and clusters through their interfaces.
 """

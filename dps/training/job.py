@@ -25,70 +25,72 @@ if TYPE_CHECKING:
     from dps.training.position import Position
     from dps.training.replica.activity import RankActivity
 
-#: The optimizer's name in events, where each epoch is a pass over all rows.
+#: Name of the optimizer in events if each epoch is a pass over all rows.
 FULL_BATCH = "L-BFGS"
-#: Likewise, where sums over all rows give the optimum.
+#: Name of the optimizer in events if sums over all rows give the optimum.
 SOLVED = "least squares"
 
 
-#: Told of closed epochs and how to get parameters; whether the fit is to end.
+#: Called with closed epochs and a function that returns the parameters; True ends the fit.
 OnEpochs = Callable[[Sequence[EpochRecord], Callable[[], Snapshot | None]], bool]
 
 
 @dataclass(frozen=True)
 class Execution:
-    """The place and resources of a fit."""
+    """Where a fit runs, and with which resources."""
 
     n_replicas: int | str
     n_shards: int | str
     rebalance: bool | str  # whether rows may be copied to other workers
-    timeout: float  # seconds without progress that are an error
-    # True to go on without rows that were lost with a worker and cannot be computed again.
+    timeout: float  # seconds without progress that raise an error
+    # True to continue without rows that were lost with a worker and cannot be computed again.
     drops_lost_data: bool = False
-    max_losses: int | None = None  # losses after which it goes on; None: any number
-    fruitless_losses: int = 3  # those in a row without progress
-    checkpoint: CheckpointRun | None = None  # where checkpoints of it go, if they are taken
+    max_losses: int | None = None  # largest number of losses; None: unlimited
+    fruitless_losses: int = 3  # largest number of consecutive losses without progress
+    checkpoint: CheckpointRun | None = None  # where checkpoints go, if any
 
 
 @dataclass(frozen=True)
 class Job:
-    """The specification of a fit: model, optimizer, data and stopping rule."""
+    """What a fit is to do: model, optimizer, data and stopping rule."""
 
     fit: str  # id of the fit
     model: Model
     targets: TargetEncoding
     optimizer: Optimizer
     schedule: Schedule
-    l1: float  # strengths of the penalties on the penalised coordinates
+    l1: float  # strengths of the penalties on penalised coordinates
     l2: float
     mode: Mode
     stopping: StoppingRule
-    position: Position  # where it starts, or goes on
-    epochs_before: int  # epochs behind what it started from
+    position: Position  # where the fit starts or resumes
+    epochs_before: int  # epochs of earlier fits that the start includes
     batch_size: int | str
     seed: int
-    # A fresh order each epoch; "global": of rows that are exchanged before the first one, but for
-    # L-BFGS, which sums over all rows in any order.
+    # True for a new order in each epoch. "global" also exchanges rows between workers before the
+    # first epoch, except for L-BFGS, for which order does not matter.
     shuffle: bool | str
-    # Share of the rows that are kept for validation; 0: none of those that are given to train.
+    # Share of the training rows that is held out for validation; 0: none.
     validation_fraction: float
     execution: Execution
-    full_batch: FullBatch | None = None  # train on all rows at once rather than by stochastic steps
-    finish: FullBatch | None = None  # do so once these are on a plateau
-    # Called in the caller's thread, a few times a second, with the records of the epochs that
-    # have been closed since, and a function that returns the parameters after the last of them
-    # (None where the fit is further already). True ends the fit.
+    # Options of passes over all rows, if they replace stochastic steps.
+    full_batch: FullBatch | None = None
+    # Options of passes over all rows that follow once steps are on a plateau.
+    finish: FullBatch | None = None
+    # Called in the caller's thread a few times per second, with the records of newly closed epochs
+    # and a function that returns the parameters after the last of them (None if the fit is further
+    # already). True ends the fit.
     on_epochs: OnEpochs | None = None
-    name: str = ""  # what is fitted, in the words of its user: the estimator's class
+    name: str = ""  # name of the estimator's class
 
     def reported(self, kept: Snapshot) -> Snapshot:
-        """The snapshot that a fit reports: parameters alone, or their mean."""
+        """Return the snapshot with the parameters that a fit reports, which may be a mean."""
         params = np.array(self.optimizer.result(kept.params, kept.state))
         return Snapshot(params[None], kept.version, kept.ids)
 
     @property
     def done(self) -> tuple[EpochRecord, ...]:
-        """Epochs of this fit that lie behind its position."""
+        """Epochs of this fit before its position."""
         return self.position.history
 
     @property
@@ -99,18 +101,18 @@ class Job:
 
     @property
     def is_solved(self) -> bool:
-        """True if no replica is needed: neither to train, nor for a score or a checkpoint."""
+        """True if the fit needs no replica, neither to train nor for a score or a checkpoint."""
         asks_more = self.stopping.score is not None or self.execution.checkpoint is not None
         return self.position.solution is not None and not asks_more
 
     @property
     def epochs_behind(self) -> int:
-        """Epochs behind its position, of this fit and those that it carries on."""
+        """Epochs before its position, of this fit and the fits that it continues."""
         return self.epochs_before + len(self.done)
 
     @property
     def epochs_ahead(self) -> int:
-        """Epochs that may follow."""
+        """Largest number of epochs to come."""
         return self.stopping.max_iter - len(self.done)
 
     @property
@@ -121,7 +123,7 @@ class Job:
 
     @property
     def method(self) -> str:
-        """Description of the method, in words."""
+        """The name of the training method."""
         if self.is_solved:
             return SOLVED
         if self.full_batch is not None:
@@ -131,19 +133,20 @@ class Job:
 
 @dataclass(frozen=True)
 class FitResult:
-    """The result of a fit: the state at the end of its last closed epoch."""
+    """The result of a fit: the state after its last closed epoch."""
 
-    reported: Snapshot  # see `Job.reported`
-    kept: Snapshot  # parameters to carry on from, optimizer state and version
+    reported: Snapshot  # the parameters for predictions, see `Job.reported`
+    kept: Snapshot  # parameters, optimizer state and version to continue from
     history: list[EpochRecord]
     plan: Plan
-    # The activity of each replica, in rank order, without those that did not end.
+    # Activity of each replica in rank order, without replicas that did not end.
     activity: list[RankActivity]
-    error: BaseException | None  # what cut the fit short, to be raised once the rest has been kept
-    # The reason why each shard has no shared memory, if it was wanted.
+    # The error that cut the fit short, raised once the results are stored.
+    error: BaseException | None
+    # For each shard the reason why it has no shared memory although it was wanted, or None.
     unshared: tuple[str | None, ...]
-    losses: tuple[Any, ...] = ()  # after which it went on
-    chosen: str = ""  # why it is in its mode, where that was to be chosen
+    losses: tuple[Any, ...] = ()  # losses that the fit survived
+    chosen: str = ""  # why the fit chose its mode, for ``mode="auto"``
 
     @classmethod
     def of(
@@ -157,8 +160,8 @@ class FitResult:
         error: BaseException | None = None,
         unshared: tuple[str | None, ...] | None = None,
     ) -> FitResult:
-        """Make the result of a fit from the snapshot that it keeps."""
-        if history[-1].full_batch:  # whose snapshot has no state
+        """Make the result from the snapshot that the fit keeps."""
+        if history[-1].full_batch:  # its snapshot has no optimizer state
             job.optimizer.initialize(kept.state)
         return cls(
             reported=job.reported(kept),
@@ -172,5 +175,5 @@ class FitResult:
 
 
 def new_fit_id() -> str:
-    """An id that no other fit has."""
+    """Return a unique id."""
     return secrets.token_hex(6)

@@ -1,7 +1,7 @@
-"""The position of a fit, from which its next generation or a later process continues.
+"""The position of a fit, from which the next generation or a later process continues.
 
-A fit goes on at the end of an epoch, so that each row of a closed epoch counts once; or within the
-next one, where its ranks have the same rows as before.
+A fit continues at the end of an epoch, so that each row of a closed epoch counts once. If its ranks
+have the same rows as before, it may continue within an epoch.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EpochProgress:
-    """Progress of ranks in an epoch when a snapshot was taken."""
+    """Progress of the ranks in an epoch at the time of a snapshot."""
 
-    steps: int  # that were behind, and of the epoch
+    steps: int  # steps before the snapshot, and steps of the epoch
     epoch_steps: int
-    # (n_ranks, 4) of each rank: loss, rows and pushes so far, and seconds.
+    # (n_ranks, 4) losses, rows, pushes and seconds of each rank so far.
     ranks: NDArray[np.float64]
-    pieces: NDArray[np.int64]  # (k, 4) the rows of ranks: rank, partition, start, stop
+    pieces: NDArray[np.int64]  # (k, 4) rows of the ranks: rank, partition, start, stop
 
     @classmethod
     def of(cls, said: NDArray[np.float64], plan: Plan) -> EpochProgress:
-        """From what a window says of it, see `Window.interims`."""
+        """Read the note of a window, see `Window.interims`."""
         return cls(int(said[0, 1]), plan.ranks[0].steps, said[1:], _pieces(plan))
 
     def fits(self, plan: Plan) -> bool:
-        """True if the ranks of a plan have the rows that they had."""
+        """True if the ranks of a plan have the same rows."""
         same = [self.epoch_steps] * len(self.ranks) == [rank.steps for rank in plan.ranks]
         return same and np.array_equal(self.pieces, _pieces(plan))
 
@@ -57,23 +57,24 @@ def _pieces(plan: Plan) -> NDArray[np.int64]:
 
 
 class Solution(NamedTuple):
-    """Facts about a start at the optimum, which was found without training."""
+    """An optimum that was found without training."""
 
     loss: float  # mean training loss
-    held_out: NDArray[np.float64] | float  # (2,) sums of losses and weights of held-out rows; 0.0
-    seconds: float  # that it took
+    # (2,) sum of losses and of weights of held-out rows; 0.0 without any.
+    held_out: NDArray[np.float64] | float
+    seconds: float  # time that it took
 
 
 class InitialState(NamedTuple):
-    """The start of a fit: a snapshot that is made when it is asked for.
+    """The start of a fit; its snapshot is made on demand.
 
-    Fresh optimizer state takes no memory, being the same everywhere; in a snapshot it does.
+    Fresh optimizer state is a broadcast view that takes no memory, unlike a snapshot.
     """
 
     params: NDArray[np.floating]  # (n,)
     state: NDArray[np.floating]  # (state_rows, n)
     version: int
-    ids: NDArray[np.int64] | None  # of rows of a table
+    ids: NDArray[np.int64] | None  # ids of a table's rows
     solution: Solution | None = None
 
     @property
@@ -85,27 +86,27 @@ class InitialState(NamedTuple):
 
 @dataclass(frozen=True)
 class Position:
-    """The state of a fit after its last closed epoch, and within the next."""
+    """The state of a fit after its last closed epoch, and within the next one."""
 
     begun: Snapshot | InitialState
-    history: tuple[EpochRecord, ...] = ()  # of all epochs that have been closed
-    # The same after the best epoch, where rows are held out and it was an earlier one.
+    history: tuple[EpochRecord, ...] = ()  # records of all closed epochs
+    # The snapshot of the best epoch, if rows are held out and it was an earlier one.
     best: Snapshot | None = None
-    interim: EpochSnapshot | None = None  # A snapshot within the next epoch
+    interim: EpochSnapshot | None = None  # a snapshot within the next epoch
 
     @property
     def kept(self) -> Snapshot:
-        """Parameters, optimizer state and their version then."""
+        """The snapshot after the last closed epoch."""
         return self.begun if isinstance(self.begun, Snapshot) else self.begun.kept
 
     @property
     def solution(self) -> Solution | None:
-        """Facts about the optimum, if the fit starts there."""
+        """The optimum, if the fit starts there."""
         return self.begun.solution if isinstance(self.begun, InitialState) else None
 
     @property
     def version(self) -> int:
-        """The version."""
+        """Updates so far."""
         return self.begun.version
 
     @property
@@ -114,7 +115,7 @@ class Position:
         return self.begun.params
 
     def is_after(self, other: Position) -> bool:
-        """True if it is further than another one, at the end of an epoch or within it."""
+        """True if it is further than another position."""
         return (self.epochs, self.steps) > (other.epochs, other.steps)
 
     @property
@@ -124,10 +125,10 @@ class Position:
 
     @property
     def epochs(self) -> int:
-        """Epochs closed."""
+        """Number of closed epochs."""
         return len(self.history)
 
     @property
     def last(self) -> EpochRecord | None:
-        """The record of the last one."""
+        """Record of the last closed epoch."""
         return self.history[-1] if self.history else None

@@ -1,8 +1,7 @@
-"""Progress of a fit: one record that outlives generations.
+"""The progress of a fit over all its generations.
 
-The generation at work feeds it. Recovery, checkpoints and callbacks read it, also when that
-generation has ended with an error: then the state is read where the shards are, or the client's
-copy counts. It knows neither deadlines nor replicas.
+The current generation updates it. Recovery, checkpoints and callbacks read it, also after that
+generation has failed: the state is then read from the shards, or else the client's copy is used.
 """
 
 from __future__ import annotations
@@ -32,21 +31,20 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("dps")
 
-#: Closed epochs whose records a window keeps; they are fetched a few times a second.
+#: Closed epochs whose records a window keeps; they are fetched several times per second.
 HISTORY = 1 << 16
 
 
 class Progress:
-    """Progress of a fit.
+    """The progress of a fit.
 
     history: records of all closed epochs.
-    copied: the client's copy of the state, newer than where the generation began; None: there is
-        none.
-    remote: whether there are shards in other processes, which may die alone.
-    asked_to_end: whether a callback has asked for the fit's end while the state was read after a
-        loss.
-    failure: where the user's code has failed.
-    interrupted: what ends the fit, whatever fails while it is brought to its end.
+    copied: the client's copy of the state, if it is newer than the generation's start, else None.
+    remote: whether shards are in other processes, which may die alone.
+    asked_to_end: whether a callback has asked for the end of the fit while the state was read after
+        a loss.
+    failure: the place where the user's code has failed.
+    interrupted: the exception that ends the fit, whatever fails while it ends.
     """
 
     def __init__(self, job: Job, events: FitEvents | None) -> None:
@@ -72,26 +70,26 @@ class Progress:
     def serve(self, plan: Plan, session: Session) -> None:
         """Follow the shards of the generation."""
         self._plan, self.session, self.near = plan, session, session.near()
-        # Asked for now: reading after a death replaces the endpoints.
+        # Computed now, since reading after a death replaces the endpoints.
         self.remote = not any(isinstance(shard.endpoint, Local) for shard in session.shards)
 
     @property
     def closed(self) -> int:
-        """Epochs of the fit that have been closed."""
+        """Number of closed epochs."""
         return len(self.history)
 
     @property
     def stores(self) -> Stores:
-        """The shards of the generation at work."""
+        """The shards of the current generation."""
         assert self.session is not None
         return self.session.server
 
     def has_shard(self, worker: str | None) -> bool:
-        """True if a shard is on a worker of another process."""
+        """True if a worker in another process has a shard."""
         return self.remote and self._plan is not None and worker in self._plan.shards
 
     def take_in(self, check: Check | None = None) -> tuple[ShardStatus, list[EpochRecord]]:
-        """The status of the group, and the epochs that have been closed since the last call."""
+        """Fetch the status of the group and the epochs that were closed since the last call."""
         assert self.near is not None
         status = self.near.status(self.closed - len(self.job.done), check)
         self._interim = status.interim
@@ -104,7 +102,7 @@ class Progress:
         return status, records
 
     def _in_order(self, records: list[EpochRecord]) -> list[EpochRecord]:
-        """The records, without those that stand where older ones were wanted."""
+        """Return the records without those that stand in the place of older ones."""
         assert self._plan is not None
         first = self.closed + 1
         lost = [at for at, record in enumerate(records) if record.epoch != first + at]
@@ -122,7 +120,7 @@ class Progress:
 
     @property
     def within(self) -> EpochProgress | None:
-        """Progress of the last snapshot within the current epoch; None if there is none."""
+        """Progress at the last snapshot within the current epoch, or None."""
         said, closed = self._interim, self.closed - len(self.job.done)
         if said is None or said[0, 0] != closed or self._plan is None:
             return None
@@ -135,20 +133,21 @@ class Progress:
         return self.closed > copied.epochs or (within is not None and within.steps > copied.steps)
 
     def position(self, check: Check | None = None) -> Position:
-        """The position after the last epoch whose record has come.
+        """The position after the last epoch whose record has arrived.
 
-        Raises LookupError: it is further already.
+        Raises LookupError: the fit is further already.
         """
         began, done = self.job.position, len(self.job.done)
         interim = began.interim if self.closed == done else None
         if self.near is not None and (within := self.within) is not None:
-            with contextlib.suppress(LookupError):  # there are newer ones, or nothing is left
+            # A newer snapshot has replaced it, or none is left.
+            with contextlib.suppress(LookupError):
                 snapshot = self.near.server.snapshot(self.closed - done, check, within.steps)
                 interim = EpochSnapshot(within, snapshot)
         if not self.history:
             return Position(began.kept, interim=interim)
         kept, best = self.snapshot(self.closed, check), self.history[-1].kept
-        if self.history[-1].full_batch:  # whose snapshot has no state
+        if self.history[-1].full_batch:  # its snapshot has no optimizer state
             self.job.optimizer.initialize(kept.state)
         before = self.snapshot(best, check) if best < self.closed else None
         return Position(kept, tuple(self.history), before, interim)
@@ -167,7 +166,7 @@ class Progress:
         return self.near.server.snapshot(epochs - done, check)
 
     def reported(self, check: Check | None = None) -> Snapshot | None:
-        """The parameters to report after the epochs so far; None where the fit is further."""
+        """The parameters to report after the epochs so far; None if the fit is further."""
         try:
             return self.job.reported(self.snapshot(self.closed, check))
         except LookupError:
@@ -176,10 +175,10 @@ class Progress:
     def read_after_death(
         self, cluster: Cluster, timeout: float | None = None, *, report: bool = True
     ) -> Position:
-        """The position after an error; the remaining replicas stop.
+        """Return the position after an error, for which the remaining replicas stop.
 
-        timeout: seconds that a call may take, if fewer than by default.
-        report: whether callbacks get the epochs that have been closed since they were called.
+        timeout: seconds per call, if fewer than usual.
+        report: whether callbacks get the epochs that were closed since they were last called.
         """
         session = self.session
         assert session is not None

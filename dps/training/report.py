@@ -1,6 +1,6 @@
-"""The report of a fit: how it ended, where each replica's time went, and what to change.
+"""The report of a fit: how it ended, where each replica's time went, and advice.
 
-A plain record with a text and an HTML face. The rules of advice are ``monitor/advice.py``'s.
+A record with a text and an HTML form. The rules of the advice are in ``monitor/advice.py``.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from dps.training.job import FULL_BATCH, FitResult, Job
 from dps.training.replica.activity import RankActivity
 from dps.training.run.loss import Loss
 
-#: Replicas with a row of their own; of more, those that compute longest.
+#: Replicas that have a row; if there are more, those with the longest computing time.
 _SHOWN = 16
-#: A rise of the loss on held-out rows, as a share of its least value, that is worth a word.
+#: A rise of the loss on held-out rows that is reported, as a share of its minimum.
 _RISE = 0.05
 _COLORS = {"compute": "#1f9d83", "communicate": "#e3b23c", "wait": "#e2654a", "load": "#8aa0bd"}
 _PARTS = tuple(_COLORS)
@@ -29,8 +29,8 @@ _PARTS = tuple(_COLORS)
 class KeptEpoch:
     """The epoch whose parameters the model has."""
 
-    epoch: int  # from 1 of the fit
-    rises: bool  # whether the loss on validation rows, which decided nothing, rose in the end
+    epoch: int  # number of the epoch, from 1
+    rises: bool  # whether the loss on validation rows rose at the end, although it decided nothing
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class Shards:
     """The shards of the parameters."""
 
     number: int
-    why: str = ""  # there are so many; empty: there is one host
-    # Workers whose shards have no shared memory although that was wanted, and why.
+    why: str = ""  # why there are this many; empty if there is one host
+    # Workers whose shards have no shared memory although it was wanted, and the reasons.
     unshared: tuple[tuple[str, str], ...] = ()
 
     def __str__(self) -> str:
@@ -262,7 +262,7 @@ def _bar(account: Account) -> str:
 
 
 def report_of(name: str, job: Job, result: FitResult) -> FitReport:
-    """The report of a fit that has at least one closed epoch."""
+    """Make the report of a fit with at least one closed epoch."""
     last = result.history[-1]
     kept = next((record for record in result.history if record.epoch == last.kept), last)
     held_out = [record.validation_loss for record in result.history]

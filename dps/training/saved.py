@@ -1,7 +1,7 @@
 """Files of training: losses, optimizers, modes, models, states, histories.
 
-Losses, optimizers, schedules and modes go by their names in the registries. Models and states are
-looked at closely when they are read: kernels trust them.
+Losses, optimizers, schedules and modes are stored by name. Models and states are checked closely
+when they are read, because kernels trust them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _RANKS = "rows_per_replica"
 
 
 def kinds_by_name() -> list[Kind]:
-    """Losses, optimizers, schedules and modes that have a name, as the registries are now."""
+    """Losses, optimizers, schedules and modes by name, from the current registries."""
     registries: list[tuple[str, Any]] = [
         ("loss", LOSSES), ("optimizer", OPTIMIZERS), ("schedule", SCHEDULES), ("mode", MODES),
     ]  # fmt: skip

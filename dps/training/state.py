@@ -1,4 +1,4 @@
-"""The state of training, from which all that continues starts.
+"""The state of training from which another fit continues.
 
 `partial_fit`, `warm_start` and saved estimators use it.
 """
@@ -22,27 +22,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainState:
-    """The start of a fit."""
+    """The state that a fit starts from."""
 
-    # (n,) where the model has a table, of the rows that there are, and of what is behind it.
+    # (n,); for a model with a table: its current rows, then the other parameters.
     params: NDArray[np.floating]
-    model: Any = None  # whose parameters they are; None where a user has seen to it that they fit
-    # (state_rows, n) None starts from the optimizer's own initial state.
+    model: Any = None  # the model of the parameters; None if the user guarantees that they fit
+    # (state_rows, n) None: the optimizer's own initial state.
     state: NDArray[np.floating] | None = None
-    optimizer: Optimizer | None = None  # whose state it is
-    version: int = 0  # updates and epochs behind them
+    optimizer: Optimizer | None = None  # the optimizer of the state
+    version: int = 0  # updates and epochs so far
     epochs: int = 0
-    rows: int = 0  # of the last `fit` and the calls of `partial_fit` since
-    #: The strength of the penalty that the last `fit` chose, as a multiple of that of "auto"; None:
-    #: there was no `fit`.
+    rows: int = 0  # rows of the last `fit` and of the calls of `partial_fit` since
+    #: Strength of the penalty that the last `fit` chose, as a multiple of "auto"; None without a
+    #: `fit`.
     times: float | None = None
-    # (2, rows) of the rows of a table, see `dps.server.store.snapshots.Snapshot`.
+    # (2, rows) the rows of a table, see `dps.server.store.snapshots.Snapshot`.
     ids: NDArray[np.int64] | None = None
-    #: (1 + n,) weight and values of the targets, a class by its number, while all have been alike.
+    #: (1 + n,) weight and values of the targets (numbers of classes) while all were equal.
     alike: NDArray[np.float64] | None = None
 
     def check(self, model: Model) -> None:
-        """Raise unless the parameters are as many as the model has."""
+        """Raise unless the model has equally many parameters."""
         wanted = model.layout.with_rows(0 if self.ids is None else self.ids.shape[1]).size
         check_unchanged({"the number of parameters": (self.params.size, wanted)})
 
@@ -62,8 +62,8 @@ class TrainState:
         rows: int,
         times: float | None,
     ) -> TrainState:
-        """The state after a fit that started there."""
-        stepped = not result.history[-1].full_batch  # else the state is as it was made
+        """Return the state after a fit that started there."""
+        stepped = not result.history[-1].full_batch  # else the state is still the initial one
         return cls(
             params=result.kept.params,
             model=model,
@@ -99,14 +99,14 @@ train a clone, or set warm_start=False
 def starting_state(
     start: TrainState | None, optimizer: Optimizer, model: Model
 ) -> tuple[NDArray[np.floating], bool]:
-    """The optimizer state to begin with, (state_rows, n), and whether it is a fresh one.
+    """Return the initial optimizer state, (state_rows, n), and whether it is fresh.
 
-    It is that of the start, if this is one of the same optimizer and model; do not write to it.
+    It is the start's state if optimizer and model are the same. It is read-only.
     """
     if start is not None and start.state is not None and start._has_state_of(optimizer):
         return start.state, False
     size = model.layout.with_rows(0).size if start is None else start.params.size
-    alike = optimizer.native is not None  # then all columns are, and one stands for them
+    alike = optimizer.native is not None  # then all columns are equal, and one stands for them
     state = np.zeros((optimizer.state_rows, 1 if alike else size), model.dtype)
     optimizer.initialize(state)
     return np.broadcast_to(state, (optimizer.state_rows, size)), True

@@ -1,4 +1,4 @@
-"""Ways of a rank to a shard: mapped memory, a stream, Actor calls; each shard has its own."""
+"""Access of a rank to shards: mapped memory, a stream, or Actor calls."""
 
 from __future__ import annotations
 

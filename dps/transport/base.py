@@ -1,4 +1,4 @@
-"""A rank's way to one shard, as the rest of dps sees it."""
+"""The interface of a rank's access to one shard."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from dps.server.shard import ChannelKind
 
 
 class Link(Protocol):
-    """A rank's way to one shard."""
+    """A rank's access to one shard."""
 
     @property
     def window(self) -> Window | None:
-        """The window, where it can be reached directly."""
+        """The window, if it is mapped."""
 
     @property
     def counts(self) -> NDArray[np.int64]:
-        """The rank's row of what it does, (WIDTH,): the window's, or one that is sent there."""
+        """The rank's counters, (WIDTH,): in the window, or a copy that is sent there."""
 
     def claim(self) -> None:
-        """Take the rank for this attempt."""
+        """Claim the rank for this attempt."""
 
     def channel(
         self, kind: ChannelKind, shard: int, first: int, activity: Activity
     ) -> ShardChannel:
-        """Make the channel that steps go through.
+        """Make the channel for steps.
 
-        kind: what the mode's steps do in a window.
-        shard: its number.
-        first: where its elements of the whole vector begin.
-        activity: where waits and work are counted.
+        kind: the channel in a window, from the mode.
+        shard: number of the shard.
+        first: the shard's first element of the whole vector.
+        activity: the account for waits and work.
         """
         ...
 
@@ -44,10 +44,10 @@ class Link(Protocol):
         """Call an operation (``server/group/operations.py``) with the rank's access to a window."""
 
     def account(self) -> None:
-        """Have what the rank counts stand in the window."""
+        """Write the rank's counters to the window."""
 
     def abort(self) -> None:
-        """Stop the fit for all, because of an error here."""
+        """Stop the fit for all ranks because of an error here."""
 
     def close(self) -> None:
-        """Give back what belongs to this link alone; it may be called in any state."""
+        """Release what belongs to this link only; may be called in any state."""

@@ -1,7 +1,7 @@
 """Wires over Actor calls, for clusters whose connections have no socket.
 
-A request is an argument, its answer the result; both ends see them as bytes of a wire. No
-connection ends when a sender dies: the shard asks the scheduler, now and then, who is still there.
+A request is an argument of a call, and its answer the result; both ends see bytes of a wire. There
+is no connection that ends when a sender dies, so the shard asks the scheduler now and then.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from distributed.protocol.pickle import dumps
 from dps.errors import DPSError
 from dps.transport.remote import PendingCall, Remote
 
-#: Seconds between questions whether a sender is there.
+#: Seconds between two questions whether a sender lives.
 _ASK_EVERY = 5.0
 
 
 class CallingWire:
-    """The caller's end, as an `ObjectWire` uses it.
+    """The caller's end, for an `ObjectWire`.
 
     remote: the Actor, whose `relay` takes requests.
-    sender: the first argument of `relay`: who sends.
+    sender: the first argument of `relay`.
     """
 
     def __init__(self, remote: Remote, sender: Any, tick: float) -> None:
@@ -39,11 +39,11 @@ class CallingWire:
         self._came = memoryview(b"")
 
     def send(self, pieces: list[memoryview], look: Callable[[], None]) -> None:
-        """Add to the request, which goes when its answer is asked for."""
+        """Add to the request, which is sent when its answer is awaited."""
         self._request += map(bytes, pieces)
 
     def flush(self, look: Callable[[], None]) -> None:
-        """Send what has no answer; it is there when this returns, before all that follows."""
+        """Send a request without an answer; it has arrived when this returns."""
         message, self._request = b"".join(self._request), []
         sent = self._remote.start("relay", self._sender, message, False)
         while True:
@@ -54,7 +54,7 @@ class CallingWire:
                 look()
 
     def receive(self, into: memoryview) -> int:
-        """Put bytes of the answer there."""
+        """Receive bytes of the answer."""
         if not self._came:
             if self._pending is None:
                 message, self._request = b"".join(self._request), []
@@ -67,18 +67,18 @@ class CallingWire:
         return n
 
     def shut(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there is no socket."""
 
     def close(self) -> None:
-        """Have the thread at the shard end, if the shard is there."""
+        """End the thread at the shard, if the shard lives."""
         with contextlib.suppress(DPSError):
             self._remote.start("leave", self._sender)
 
 
 class Presence:
-    """The check of a waiting shard that the sender is still there.
+    """The check of a waiting shard that a sender lives.
 
-    sender: the id of the sender's client, or worker.
+    sender: id of the sender's client or worker.
     """
 
     def __init__(self, worker: Any, sender: str) -> None:
@@ -87,7 +87,7 @@ class Presence:
         self._next = time.monotonic() + _ASK_EVERY
 
     def __call__(self) -> None:
-        """Raise if it has gone."""
+        """Raise if the sender is lost."""
         now = time.monotonic()
         if self._asked is None:
             if now >= self._next:
@@ -107,7 +107,7 @@ class Presence:
 
 
 def _knows() -> Callable[..., bool]:
-    """A function that the scheduler runs; made here, so that it is pickled by value."""
+    """Return a function for the scheduler, made here so that it is pickled by value."""
 
     def knows(dask_scheduler: Any, sender: str) -> bool:
         workers = dask_scheduler.workers.values()
@@ -117,7 +117,7 @@ def _knows() -> Callable[..., bool]:
 
 
 class Mailbox:
-    """The shard's end: requests come in the event loop, a thread answers them."""
+    """The shard's end: requests arrive in the event loop, and a thread answers them."""
 
     def __init__(self, tick: float) -> None:
         self._tick = tick
@@ -127,9 +127,9 @@ class Mailbox:
         self._ended = False
 
     async def relay(self, message: bytes, answered: bool = True) -> bytes:
-        """The answer to a request, if it has one.
+        """Return the answer to a request, if it has one.
 
-        Where all of the request has been sent before, as what has no answer, the message is empty.
+        The message is empty if all of the request was sent before, as a request without an answer.
 
         Raises ConnectionError: the shard no longer answers.
         """
@@ -140,19 +140,19 @@ class Mailbox:
             answer.set_result(b"")
         if message:
             self._requests.put(bytes(message))
-        if self._ended:  # the answering side may not have seen this one
+        if self._ended:  # the answering thread may have missed this request
             answer.cancel()
             raise ConnectionError("this end has stopped answering")
         return await asyncio.wrap_future(answer)
 
     def send(self, pieces: list[memoryview], look: Callable[[], None]) -> None:
-        """Answer the request that has come."""
+        """Answer the current request."""
         answer = self._answers.get()
         if not answer.cancelled():
             answer.set_result(b"".join(pieces))
 
     def receive(self, into: memoryview) -> int:
-        """Put bytes of a request there."""
+        """Receive bytes of a request."""
         if not self._came:
             try:
                 message = self._requests.get(timeout=self._tick)
@@ -167,7 +167,7 @@ class Mailbox:
         return n
 
     def shut(self) -> None:
-        """End what waits for a request."""
+        """End a wait for a request."""
         self._requests.put(None)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The way to each shard, found out by trying."""
+"""The choice of access to each shard, by trying."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dps.transport.base import Link
 from dps.transport.mapped import MappedLink, map_window
 from dps.transport.remote import Remote
 
-#: Shards that a rank connects to at once, with a thread for each.
+#: Shards that a rank connects to at a time, with a thread for each.
 _AT_ONCE = 32
 
 
@@ -25,28 +25,27 @@ def connect(
     access: str,
     alive: Callable[[], None] | None = None,
 ) -> list[Link]:
-    """Links of a rank to every shard, the rank claimed on each; to be closed.
+    """Return links of a rank to every shard, on which the rank is claimed; close them.
 
-    fence: the attempt, not zero.
-    access: {"auto", "mapped", "stream"}, map windows where that can be, insist on it, or do not
-        try.
+    fence: number of the attempt, not zero.
+    access: {"auto", "mapped", "stream"}, map windows if possible, require it, or do not try.
     alive: called once a second while waiting; raises to give up.
     Raises FencedError: another attempt owns the rank.
     Raises WindowError: `access` is ``"mapped"`` and a window cannot be mapped from here, or it is
-    ``"stream"`` and there is no Actor.
+        ``"stream"`` and there is no Actor.
     """
     links: list[Link] = []
     try:
         for handle in session.shards:
             remote = handle.endpoint if isinstance(handle.endpoint, Remote) else None
-            if remote is not None:  # whose node other threads do not find
+            if remote is not None:  # found here, since other threads have no task
                 remote = replace(remote, client=remote.node)
             server = session.server
             link = _link(
                 handle.card, remote, rank, fence, access, server.timeout, alive, server.silence
             )  # fmt: skip
             links.append(link)
-        links[0].claim()  # which of two attempts has the rank, the first shard decides
+        links[0].claim()  # the first shard decides which of two attempts gets the rank
         if len(links) > 1:
             with ThreadPoolExecutor(min(_AT_ONCE, len(links) - 1), "dps-connect") as pool:
                 list(pool.map(lambda link: link.claim(), links[1:]))

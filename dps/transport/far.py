@@ -1,7 +1,7 @@
-"""A link to a shard whose window cannot be mapped: over a stream, or Actor calls elsewhere.
+"""A link to a shard whose window cannot be mapped: over a stream, or by Actor calls.
 
-Both are wires with a thread at the shard on the other side (``serving.py``), which runs the same
-steps in the window that a rank there would.
+Both are wires. A thread at the shard (``serving.py``) takes the steps in the window that a rank
+there would take.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from dps.transport.remote import Remote
 from dps.transport.stream import SILENCE
 from dps.transport.wires import ShardProbe, called, connected
 
-#: Seconds that a shard may take to stop; of one that takes longer nothing more is wanted.
+#: Seconds in which a shard must stop; afterwards the link is given up.
 _TO_STOP = 1.0
 
 
 class FarLink:
-    """A link to a shard on another host, or behind another wall.
+    """A link to a shard on another host, or in another container.
 
     remote: the shard's Actor.
-    fence: the attempt, not zero.
+    fence: number of the attempt, not zero.
     timeout: seconds without an answer that count as a loss.
     alive: called once a second while waiting; raises to give up.
-    silence: seconds without any answer after which the shard's host is gone.
+    silence: seconds without any answer after which the shard's host is lost.
     """
 
     window = None
@@ -58,10 +58,10 @@ class FarLink:
         self._look = ShardProbe(remote, timeout, alive)
         self._wire: Wire | None = None
         self._channel: StreamChannel | None = None
-        self._is_lost = False  # or does not answer
+        self._is_lost = False  # also if it does not answer
 
     def claim(self) -> None:
-        """Take the rank, see :meth:`Link.claim`."""
+        """Claim the rank, see :meth:`Link.claim`."""
         remote, who = self._remote, (self._rank, self._fence)
         name = remote.call("admit", claim, *who, timeout=self._timeout)
         towards = who, self._look, self._lost, self._timeout
@@ -102,7 +102,7 @@ class FarLink:
         return value
 
     def account(self) -> None:
-        """Send what the rank counts, see :meth:`Link.account`."""
+        """Send the rank's counters, see :meth:`Link.account`."""
         if self._channel is not None:
             self._channel.account()
 

@@ -1,4 +1,4 @@
-"""A rank's way to others on its host: a window in which they sum before one of them sends."""
+"""A rank's access to the window of its host, in which ranks sum before one of them sends."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from dps.transport.mapped import map_window
 
 
 class HostLink:
-    """A rank's place in the window of its host.
+    """A rank's access to the window of its host.
 
     place: its number there; the first one leads.
     ranks: the ranks there.
-    timeout: seconds without progress of another that are an error.
+    timeout: seconds without progress of another rank that raise an error.
     """
 
     def __init__(self, window: Window, place: int, ranks: Sequence[int], timeout: float) -> None:
@@ -34,8 +34,7 @@ class HostLink:
     def of(cls, card: WindowCard, rank: int, ranks: Sequence[int], timeout: float) -> HostLink:
         """Map the window of a host.
 
-        Raises WindowError: it cannot be mapped from here, though all workers there have the same
-        shared memory.
+        Raises WindowError: it cannot be mapped, although all workers of the host share memory.
         """
         window = map_window(card)
         if window is None:
@@ -48,13 +47,13 @@ class HostLink:
         return cls(window, ranks.index(rank), ranks, timeout)
 
     def channel(self, activity: Activity, alive: Callable[[], None]) -> HostReducer:
-        """Make the channel for steps; `alive` is called once a second while others are awaited."""
+        """Make the channel for steps; `alive` is called once a second while it waits for others."""
         watch = Watch(self.window, self._timeout, self._place, alive, self._ranks)
         watch.activity = activity
         return HostReducer(self.window, self._place, 0, watch.go_on, watch.tick, activity)
 
     def abort(self) -> None:
-        """End every wait there, because of an error here."""
+        """End every wait in the window, because of an error here."""
         self.window.stop(ABORTED)
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ from dps.server.store.store import Store
 class MappedLink:
     """A link over a window in this process's memory.
 
-    fence: the attempt, not zero.
+    fence: number of the attempt, not zero.
     timeout: seconds without progress that a wait tolerates.
     alive: called once a second while waiting; raises to give up.
     """
@@ -40,7 +40,7 @@ class MappedLink:
         self._access = Access(window, rank, self._watch)
 
     def claim(self) -> None:
-        """Take the rank, see :meth:`Link.claim`."""
+        """Claim the rank, see :meth:`Link.claim`."""
         self.call(claim, self._fence)
         self._lease = Lease.of(self.window, self._access.rank)
 
@@ -59,21 +59,21 @@ class MappedLink:
         return operation(self._access, *args)
 
     def account(self) -> None:
-        """Nothing to send, see :meth:`Link.account`."""
+        """Do nothing: the counters are in the window, see :meth:`Link.account`."""
 
     def abort(self) -> None:
         """Stop the fit, see :meth:`Link.abort`."""
         self.window.stop(ABORTED)
 
     def close(self) -> None:
-        """Leave in good order, see :meth:`Link.close`; the mapping goes with the window."""
+        """Leave in good order, see :meth:`Link.close`; the window owns the mapping."""
         if self._lease is not None:
             self._lease.end()
             self._lease = None
 
 
 def map_window(card: WindowCard) -> Window | None:
-    """The window in this process's memory; None where that cannot be, which only trying shows."""
+    """Map a window in this process; None if that fails."""
     if card.host != host_id():
         return None
     window = Window.find(card.spec, card.window)

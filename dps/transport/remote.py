@@ -1,9 +1,8 @@
-"""Calls to an Actor with a deadline, from a client or from within a task.
+"""Calls to an Actor with a deadline, from a client or from a task.
 
-The one place that talks to Actors. It uses the RPC behind ``Actor`` directly: a
-plain ``Actor`` handle makes a second client in each worker that unpickles it, and
-its futures stay unset for ever when an argument cannot be pickled or the Actor has
-been released.
+Only this module calls Actors. It uses the RPC behind ``Actor`` directly: an ``Actor`` handle makes
+a second client in each worker that unpickles it, and its futures never finish if an argument cannot
+be pickled or the Actor has been released.
 """
 
 from __future__ import annotations
@@ -25,19 +24,19 @@ _CHECK_EVERY = 0.5
 class Remote(Endpoint):
     """An Actor on a worker."""
 
-    address: str  # address of the worker
+    address: str  # address of its worker
     key: str  # key of the Actor's task
-    # Through which to call, in the client's process. It does not travel: in a task the call goes
-    # out from its worker, which other threads of the task must be given.
+    # The client for calls, in the client's process. It is not pickled: in a task, calls go out from
+    # the task's worker, which other threads of the task must be given.
     client: Any = field(default=None, repr=False, compare=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Remote, (self.address, self.key)
 
     def start(self, method: str, *args: Any, direct: bool = False) -> PendingCall:
-        """Begin a call; several may be under way.
+        """Start a call; several calls may be pending.
 
-        A client asks by way of the scheduler, unless `direct`: it may have no way to a worker.
+        A client calls through the scheduler unless `direct`: it may be unable to reach a worker.
         """
         from distributed.protocol import to_serialize
 
@@ -51,25 +50,25 @@ class Remote(Endpoint):
 
     @property
     def node(self) -> Any:
-        """The client or worker from which calls go out."""
+        """The client or worker that calls go out from."""
         return self.client or _worker()
 
     def submit(self, coroutine: Coroutine[Any, Any, Any]) -> PendingCall:
-        """Run what talks to the Actor's worker in the event loop of this one."""
+        """Run a coroutine that talks to the Actor's worker in the node's event loop."""
         loop = self.node.loop.asyncio_loop
         try:
             return PendingCall(self, loop, asyncio.run_coroutine_threadsafe(coroutine, loop))
-        except RuntimeError as error:  # the client is closed, and its event loop
+        except RuntimeError as error:  # the client and its event loop are closed
             coroutine.close()
             raise self.lost(f"cannot be reached ({error})") from error
 
     def lost(self, what: str) -> DPSError:
-        """Return the error of an Actor, with what happened to it.
+        """Return the error of a lost Actor, with the reason.
 
         A client without a scheduler reaches no Actor, and therefore blames none.
         """
         status = getattr(self.node, "status", None)
-        if isinstance(status, str) and status != "running":  # of a worker it is no text
+        if isinstance(status, str) and status != "running":  # a worker's status is not a text
             return ClusterError(
                 f"shard {self.key} {what}: the client is {status}, so its scheduler is gone, or "
                 "it has been closed"
@@ -85,7 +84,7 @@ class _Raised:
 
 
 class PendingCall:
-    """The answer of an Actor, to come."""
+    """The pending answer of an Actor."""
 
     def __init__(
         self,
@@ -98,13 +97,13 @@ class PendingCall:
         self._future = future
 
     def result(self, timeout: float, check: Callable[[], None] | None = None) -> Any:
-        """The answer, within `timeout` seconds.
+        """Return the answer within `timeout` seconds.
 
-        check: called while the answer is awaited; raises to give up. Dask goes on trying to connect
-            to a worker that has died, so waiting alone does not tell.
-        Raises ServerLostError: the worker is gone, or does not answer within `timeout` seconds.
-        Raises ClusterError: the scheduler is gone, or the event loop that brings the answer would
-        wait for itself.
+        check: called while waiting; raises to give up. Dask keeps trying to connect to a dead
+            worker, so waiting alone shows nothing.
+        Raises ServerLostError: the worker is lost, or does not answer within `timeout` seconds.
+        Raises ClusterError: the scheduler is lost, or the event loop that receives the answer would
+            wait for itself.
         """
         if asyncio._get_running_loop() is self._loop:
             self._future.cancel()
@@ -125,17 +124,18 @@ class PendingCall:
             raise self._remote.lost(f"did not answer within {timeout:g} s") from error
         except (OSError, concurrent.futures.CancelledError) as error:
             raise self._remote.lost(f"cannot be reached ({error})") from error
-        except (RuntimeError, AttributeError) as error:  # of a client without connections
+        except (RuntimeError, AttributeError) as error:  # a client without connections
             lost = self._remote.lost(f"cannot be reached ({error})")
             raise (lost if isinstance(lost, ClusterError) else error) from error
-        if isinstance(answer, _Raised):  # an OSError of the method's own says nothing of the way
+        # An OSError of the method says nothing about the connection.
+        if isinstance(answer, _Raised):
             raise answer.error
         return answer
 
     def within(self, seconds: float) -> Any:
-        """The answer, if it comes within some seconds; it may be asked for again.
+        """Return the answer if it arrives within some seconds; it may be called again.
 
-        Raises TimeoutError: it has not come yet.
+        Raises TimeoutError: it has not arrived yet.
         """
         concurrent.futures.wait([self._future], seconds)
         if not self._future.done():
@@ -144,12 +144,12 @@ class PendingCall:
 
     @property
     def done(self) -> bool:
-        """True if an answer has come."""
+        """True if an answer has arrived."""
         return self._future.done()
 
 
 def _worker() -> Any:
-    """The worker whose task this is."""
+    """Return the worker that runs this task."""
     from distributed import get_worker
 
     return get_worker()
@@ -157,7 +157,7 @@ def _worker() -> Any:
 
 async def _execute(node: Any, address: str, message: dict[str, Any], direct: bool) -> Any:
     try:
-        # A worker, or a client that is near.
+        # A worker, or a client near the workers.
         if direct or getattr(node, "direct_to_workers", True):
             answer = await node.rpc(address).actor_execute(**message)
         else:
@@ -165,7 +165,7 @@ async def _execute(node: Any, address: str, message: dict[str, Any], direct: boo
                 worker=address, msg={"op": "actor_execute", **message}
             )
     except Exception as error:
-        # The scheduler, which unpickles nothing, hands errors of a worker on as text.
+        # The scheduler unpickles nothing, so it passes a worker's errors on as text.
         if isinstance(error, KeyError) or str(error) == f"KeyError({message['actor']!r})":
             raise ServerLostError("the shard has been released", worker=address) from error
         raise

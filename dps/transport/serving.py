@@ -1,12 +1,11 @@
-"""A shard that others reach who cannot map its memory: a thread for each, at the shard.
+"""Access to a shard for peers that cannot map its memory: one thread each, at the shard.
 
-It owns the handler that ranks and callers connect to (``wires.py`` has the protocol) and the
-threads. What a thread does is native (``wire/service.pyx``): it runs the steps that a rank here
-would run, or reads and writes parts of tensors. It knows no modes.
+It owns the threads and the handler that ranks and callers connect to (``wires.py`` has the
+protocol). What a thread does is native (``wire/service.pyx``): it takes the steps that a rank here
+would take, or reads and writes parts of tensors.
 
-A connection is never read again after a message was interrupted: where its bytes belong
-is no longer known. The threads end when the shard goes, also if it is not closed because its
-client has died.
+A connection is never read again after a message was interrupted, since the position in it is lost.
+The threads end when the shard goes away, even if no process has closed it because its client has died.
 """
 
 from __future__ import annotations
@@ -37,13 +36,13 @@ from dps.server.shard import ChannelKind, ShardSpec
 from dps.transport.call import Mailbox, Presence
 from dps.transport.stream import SILENCE, TICK, accept, can_be_taken_over, handler_of
 
-_JOIN_SECONDS = 1.0  # seconds that threads may take to end
+_JOIN_SECONDS = 1.0  # seconds in which threads must end
 
 
 class FarRanks:
-    """Threads for the ranks of a group that are far.
+    """Threads for the remote ranks of a group.
 
-    spec, window: of the shard; neither keeps it alive.
+    spec, window: of the shard; this object does not keep it alive.
     """
 
     def __init__(self, spec: ShardSpec, window: Window) -> None:
@@ -52,14 +51,14 @@ class FarRanks:
         self._taken: set[int] = set()
 
     def admit(self, operation: Callable[..., Any], rank: int, *args: Any) -> str | None:
-        """Run the operation by which a rank is taken; the handler that it may connect to."""
+        """Run the operation that claims a rank; return the handler that it may connect to."""
         watch = Watch(self._window, self._timeout, rank)
         operation(Access(self._window, rank, watch), *args)
         return self.services.name
 
     @property
     def services(self) -> Services:
-        """The threads, from the first rank on that needs one."""
+        """The threads, created for the first rank that needs one."""
         if self._services is None:
             self._services = Services(get_worker(), self._window.token, self._check, self._serve)
         return self._services
@@ -75,7 +74,7 @@ class FarRanks:
         serve_rank(self._window, self._channel, who[0], self._timeout, wire)
 
     def close(self) -> None:
-        """Have the threads end."""
+        """Make the threads end."""
         if self._services is not None:
             self._services.close()
 
@@ -86,17 +85,18 @@ class FarRanks:
 
 
 class Served(ABC):
-    """An Actor whose methods serve callers that have no connection."""
+    """An Actor whose methods also serve callers without a connection."""
 
     @property
     @abstractmethod
     def services(self) -> Services:
-        """The threads that serve ranks, or callers."""
+        """The threads that serve ranks or callers."""
 
     async def in_turn(self, method: str, *args: Any) -> Any:
-        """Call a method, one after another, in a thread beside the one that all Actors share.
+        """Call a method in a thread of its own, one call after another.
 
-        A long-running Actor of another user delays nothing here.
+        All Actors of a worker share Dask's thread, where a long call of another user's Actor would
+        delay this one.
         """
         function = getattr(self, method)
         if inspect.iscoroutinefunction(function):
@@ -109,11 +109,11 @@ class Served(ABC):
         return asyncio.Lock()
 
     def serve_calls(self, who: Any, sender: str) -> None:
-        """Begin to serve a caller by Actor calls, as long as its sender is there."""
+        """Begin to serve a caller by Actor calls, as long as the sender lives."""
         self.services.serve_calls(who, sender)
 
     async def relay(self, who: Any, message: bytes, answered: bool = True) -> bytes:
-        """The answer to a request, see `Mailbox.relay`."""
+        """Return the answer to a request, see `Mailbox.relay`."""
         return await self.services.mailboxes[who].relay(message, answered)
 
     def leave(self, who: Any) -> None:
@@ -122,11 +122,11 @@ class Served(ABC):
 
 
 class Services:
-    """The threads of a shard, one for each connection.
+    """The threads of a shard, one per connection.
 
     token: names its handler.
     check: ``check(who)`` raises to refuse a caller.
-    serve: ``serve(who, wire)`` is a thread's whole life; it ends when the wire does.
+    serve: ``serve(who, wire)`` runs in a thread until the wire ends.
     """
 
     def __init__(
@@ -145,14 +145,14 @@ class Services:
         worker.handlers[self.name] = handler_of(self._take)
 
     async def _take(self, comm: Any, who: Any, silence: float = SILENCE) -> Status:
-        """Dask's handler: take a connection over, or refuse it."""
+        """Dask's handler: take over a connection, or refuse it."""
         who = tuple(who) if isinstance(who, list) else who
         try:
             self._check(who)
             if not can_be_taken_over(comm):
                 raise FencedError("a connection without a socket is refused")
         except DPSError as error:
-            with contextlib.suppress(OSError):  # the caller has gone
+            with contextlib.suppress(OSError):  # the caller is lost
                 await comm.write((False, pickle.dumps(error)))
             comm.abort()
             return Status.dont_reply
@@ -162,19 +162,19 @@ class Services:
         return Status.dont_reply
 
     def serve_calls(self, who: Any, sender: str) -> None:
-        """Begin to serve a caller by Actor calls, as long as its sender is there."""
+        """Begin to serve a caller by Actor calls, as long as the sender lives."""
         self._check(who)
         mailbox = self.mailboxes[who] = Mailbox(TICK)
         self._start(who, ObjectWire(mailbox, Presence(self._worker, sender), ConnectionError))
 
     def leave(self, who: Any) -> None:
-        """End that."""
+        """Stop serving a sender by Actor calls."""
         mailbox = self.mailboxes.pop(who, None)
         if mailbox is not None:
             mailbox.shut()
 
     def callers(self) -> list[Any]:
-        """Connected callers."""
+        """The connected callers."""
         with self._lock:
             return sorted((who for who, _ in self._served.values()), key=str)
 
@@ -185,7 +185,7 @@ class Services:
         with self._lock:
             self._served[wire] = who, thread
             thread.start()  # before `join` can see it
-        if self._closed:  # meanwhile
+        if self._closed:  # closed meanwhile
             wire.shut()
 
     def _run(self, who: Any, wire: Wire) -> None:
@@ -198,7 +198,7 @@ class Services:
             wire.close()
 
     def close(self) -> None:
-        """End the threads; it does not wait for them."""
+        """End the threads without waiting for them."""
         self._closed = True
         self._worker.loop.add_callback(self._worker.handlers.pop, self.name, None)
         with self._lock:
@@ -215,7 +215,7 @@ class Services:
 
 
 def serve_rank(window: Window, kind: ChannelKind, rank: int, timeout: float, wire: Wire) -> None:
-    """Serve a rank in a shard's window until it closes its wire; a thread's whole life."""
+    """Serve a rank in a shard's window until it closes its wire; this is a thread's whole life."""
     window.words.want_core()
     watch = Watch(window, timeout, rank)
     activity = watch.activity = Activity([window.activity[rank]])
@@ -224,7 +224,7 @@ def serve_rank(window: Window, kind: ChannelKind, rank: int, timeout: float, wir
 
     try:
         Service(wire, answering(lambda call, args: call(access, *args)), channel).run(pickled)
-    except OSError:  # the rank has gone
+    except OSError:  # the rank is lost
         return
     finally:
         if window.words.rank_load(rank, Field.LEASE) != LEFT:
@@ -232,7 +232,7 @@ def serve_rank(window: Window, kind: ChannelKind, rank: int, timeout: float, wir
 
 
 def answering(call: Callable[[Any, Any], Any]) -> Callable[[bytes], bytes]:
-    """A function that answers a message by ``call(function, args)``; exceptions are answers too."""
+    """Return a function that answers messages by ``call(function, args)``, or by its exception."""
 
     def answer(message: bytes) -> bytes:
         try:
@@ -249,12 +249,12 @@ def answering(call: Callable[[Any, Any], Any]) -> Callable[[bytes], bytes]:
 
 
 def pickled(error: Exception) -> bytes:
-    """Pickle an exception, or its words."""
+    """Pickle an exception, or its text."""
     return bytes(pickle.dumps(sendable(error)))
 
 
 def sendable(error: Exception) -> Exception:
-    """An exception, or its words in another one if it cannot be pickled and unpickled."""
+    """Return an exception, or another one with its text if it cannot be pickled."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:

@@ -1,13 +1,12 @@
-"""Connections of Dask's, taken over from the event loop: their sockets serve a blocking thread.
+"""Connections of Dask whose sockets are taken over by a blocking thread.
 
-A connection is made and secured by Dask, to the address that the shard's worker listens on anyway;
-after the handshake both sides take its socket over. This is the one place that touches private
-names of tornado: where they are others, or there is no socket (`inproc`, `ucx`), operations are
-Actor calls (``call.py``).
+Dask makes and secures a connection to the address that the shard's worker listens on. After a
+handshake both sides take over its socket. Only this module uses private names of tornado. If these
+are missing, or a connection has no socket (`inproc`, `ucx`), Actor calls replace it (``call.py``).
 
-What has come for a socket while the event loop still listened lies in the stream's buffer, and is
-handed on. Neither side sends anything between the end of the handshake and the takeover but whole
-messages of the new protocol, so that nothing is cut.
+Bytes that arrived while the event loop was still reading are in the stream's buffer, and are passed
+on. Between the end of the handshake and the takeover both sides send only whole messages of the new
+protocol, so none is torn.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ from tornado.iostream import IOStream, SSLIOStream
 
 from dps._runtime.wire.wire import ObjectWire, SocketWire, Wire
 
-#: Seconds after which a thread that waits on a wire looks around.
+#: Seconds after which a thread that waits on a wire makes its checks.
 TICK = 1.0
-#: Seconds without any answer after which another host is gone, by default.
+#: Seconds without any answer after which another host is lost, by default.
 SILENCE = 2.0
-#: Bytes that several small pieces are put together up to.
+#: Small pieces are joined up to this number of bytes.
 _SMALL = 1 << 16
 
 
@@ -52,12 +51,12 @@ def wire_of(
     tick: float = TICK,
     silence: float = SILENCE,
 ) -> Wire:
-    """Take a connection over, in the thread of its event loop, once its handshake is written.
+    """Take over a connection, in the thread of its event loop, once its handshake is written.
 
-    comm: it is closed as far as Dask is concerned.
+    comm: Dask considers it closed afterwards.
     look: called about every `tick` seconds during a wait; raises to give up.
-    lost: makes an exception of what has happened to the connection.
-    silence: seconds without any answer after which the other host is gone.
+    lost: makes an exception from a reason.
+    silence: seconds without any answer after which the other host is lost.
     """
     stream = comm.stream
     if stream is None or stream.writing():
@@ -70,23 +69,23 @@ def wire_of(
         look = _looking(secured, look, lost, silence)
         stream.io_loop.remove_handler(secured.fileno())
         stream._state = None
-        stream.socket = socket.socket()  # to be closed in its place
+        stream.socket = socket.socket()  # closed in its place
         comm.abort()
         return ObjectWire(_Secured(secured, ahead, tick), look, lost)
-    # The number is another one's, so that closing the stream does not shut the connection down.
+    # A duplicate, so that closing the stream does not shut down the connection.
     own = stream.socket.dup()
     comm.abort()
     return SocketWire(own, ahead, _looking(own, look, lost, silence), lost, tick)
 
 
 def _keep_alive(over: socket.socket, silence: float) -> None:
-    """Have the system ask the other one each second whether its host is there.
+    """Let the system ask every second whether the other host is up.
 
-    A host answers for a process that is frozen or busy. Dask's limit on what is not acknowledged
-    is lifted: one that reads late, when its turn comes, is not dead.
+    A host answers for a process that is frozen or busy. Dask's limit on unacknowledged data is
+    lifted: a process that reads late is not dead.
     """
     over.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    begins = "TCP_KEEPIDLE" if hasattr(socket, "TCP_KEEPIDLE") else "TCP_KEEPALIVE"  # on macOS
+    begins = "TCP_KEEPIDLE" if hasattr(socket, "TCP_KEEPIDLE") else "TCP_KEEPALIVE"  # macOS
     times = max(1, round(silence))
     for name, value in (
         (begins, 1), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", times), ("TCP_USER_TIMEOUT", 0),
@@ -101,9 +100,9 @@ def _looking(
     lost: Callable[[str], Exception],
     silence: float,
 ) -> Callable[[], None]:
-    """A look that also sees that the other host is gone, while it has something to acknowledge.
+    """Return a check that also notices a lost host while data is unacknowledged.
 
-    Then the system does not ask, and sends again for a quarter of an hour.
+    The system then sends no probes, and retransmits for a quarter of an hour.
     """
 
     def looked() -> None:
@@ -115,8 +114,8 @@ def _looking(
 
 
 def _is_silent(over: socket.socket, silence: float) -> bool:
-    """True if nothing has come from the other host for long, though it was asked repeatedly."""
-    if sys.platform != "linux":  # the deadlines still hold
+    """True if nothing has come from the other host for long, in spite of repeated probes."""
+    if sys.platform != "linux":  # deadlines apply there
         return False
     info = over.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 60)
     # Fields of the kernel's tcp_info: retransmits, probes, and milliseconds since the last answer.
@@ -126,9 +125,9 @@ def _is_silent(over: socket.socket, silence: float) -> bool:
 
 
 class _Secured:
-    """A TLS socket, as an `ObjectWire` uses it.
+    """A TLS socket for an `ObjectWire`.
 
-    ahead: what has been received already.
+    ahead: bytes that have been received already.
     """
 
     def __init__(self, over: ssl.SSLSocket, ahead: bytes, tick: float) -> None:
@@ -156,11 +155,11 @@ class _Secured:
             return n
         try:
             return self._over.recv_into(into)
-        except ssl.SSLEOFError:  # the other side has gone without a farewell
+        except ssl.SSLEOFError:  # the other side has closed without a shutdown
             return 0
 
     def shut(self) -> None:
-        # SSLSocket.shutdown would forget what secures the connection while another thread uses it.
+        # SSLSocket.shutdown would drop the TLS session while another thread uses it.
         with self._closing, contextlib.suppress(OSError):  # the other side was faster
             socket.socket.shutdown(self._over, socket.SHUT_RDWR)
 
@@ -170,7 +169,7 @@ class _Secured:
 
 
 async def accept(comm: TCP, silence: float) -> Wire | None:
-    """Let a connection in and take it over, to serve it; None where its other end has gone."""
+    """Accept a connection and take it over; None if its other end is lost."""
     try:
         await comm.write((True, None))
         return wire_of(comm, wait_for_ever, ConnectionError, silence=silence)
@@ -180,14 +179,14 @@ async def accept(comm: TCP, silence: float) -> Wire | None:
 
 
 def wait_for_ever() -> None:
-    """A service waits for its rank, or caller, as long as that lives."""
+    """Do nothing: a service waits for its peer as long as that lives."""
 
 
 def handler_of(method: Callable[..., Awaitable[Status]]) -> Callable[..., Awaitable[Status]]:
-    """A handler for Dask that calls a method, as long as its object lives.
+    """Make a handler for Dask that calls a method as long as its object lives.
 
-    Dask remembers the last 128 handlers for good, whether they take a comm: a bound method among
-    them would keep a window, or a server, alive.
+    Dask keeps the last 128 handlers forever to remember whether they take a comm; a bound method
+    among them would keep a window or a server alive.
     """
     known = weakref.WeakMethod(method)
 

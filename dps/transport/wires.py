@@ -1,4 +1,4 @@
-"""A wire to a shard, for ranks and callers: a connection that is taken over, or Actor calls.
+"""Wires to a shard for ranks and callers: connections that are taken over, or Actor calls.
 
 Protocol of a connection
     client  ``{op, who, silence}``, as one message of Dask's: who it is, as the shard wants to know
@@ -23,7 +23,7 @@ from dps.transport.call import CallingWire
 from dps.transport.remote import PendingCall, Remote
 from dps.transport.stream import SILENCE, TICK, can_be_taken_over, wire_of
 
-#: Seconds between probes of a shard whose answer is awaited.
+#: Seconds between probes of a shard while its answer is awaited.
 _PROBE_EVERY = 5.0
 
 
@@ -36,14 +36,13 @@ async def connected(
     timeout: float,
     silence: float = SILENCE,
 ) -> Wire | None:
-    """A connection to a shard's handler; None where its kind has no socket to be served.
+    """Connect to a shard's handler; None if this kind of connection has no socket.
 
     remote: the shard's Actor.
-    who: who asks.
+    who: the caller.
     look, lost: see `wire_of`.
     timeout: seconds without an answer that count as a loss.
-    silence: seconds without any answer after which the other host is gone; either side has the
-        same.
+    silence: seconds without any answer after which the other host is lost, on both sides.
     """
     silence = min(silence, timeout)
     node = remote.node
@@ -54,7 +53,7 @@ async def connected(
             return None
         await comm.write({"op": handler, "who": who, "silence": silence})
         answer = await comm.read()
-        if not isinstance(answer, tuple | list):  # Dask's, where there is no such handler
+        if not isinstance(answer, tuple | list):  # Dask's answer if there is no such handler
             raise lost("it has been released")
         admitted, value = answer
         if not admitted:
@@ -73,16 +72,16 @@ def called(
     timeout: float,
     check: Callable[[], None] | None = None,
 ) -> Wire:
-    """Make a wire of Actor calls, see `connected`; `check` is that of `Remote.call`."""
+    """Make a wire of Actor calls, see `connected`; `check` as in `Remote.call`."""
     remote.call("serve_calls", who, remote.node.id, timeout=timeout, check=check)
     return ObjectWire(CallingWire(remote, who, TICK), look, lost)
 
 
 class ShardProbe:
-    """The check that waiting for a shard's answer makes sense: that its Actor lives.
+    """Checks that a shard whose answer is awaited still lives.
 
-    A shard may wait for others as long as it likes; one that has not answered a probe for
-    `timeout` seconds counts as lost.
+    A shard may wait for other ranks as long as it likes; without an answer to a probe for `timeout`
+    seconds it counts as lost.
     """
 
     def __init__(self, remote: Remote, timeout: float, alive: Callable[[], None] | None) -> None:
@@ -93,11 +92,11 @@ class ShardProbe:
         self._looked = self._answered = 0.0
 
     def __call__(self) -> None:
-        """Raise if it makes none."""
+        """Raise if the shard is lost."""
         if self._alive is not None:
             self._alive()
         now = time.monotonic()
-        if now - self._looked > 3 * TICK:  # another wait
+        if now - self._looked > 3 * TICK:  # a new wait
             self._answered = now
             self._probe = None
         self._looked = now

@@ -1,7 +1,7 @@
 """The workers of a Dask cluster.
 
-``cluster`` is one fit's use of it, ``replicas`` its replica tasks, ``loading`` how data
-comes to workers, ``calls`` how Dask is asked so that an answer always comes.
+``fit`` is a fit's use of the cluster, ``replicas`` its tasks, ``loading`` brings data to workers,
+and ``calls`` asks Dask so that an answer always comes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["DaskCluster", "active_client", "inside_task", "seceded"]
 
 
 def active_client() -> Client | None:
-    """The current client of this thread or process, if there is one that can be used."""
+    """Return the current client of this thread or process, if it can be used."""
     try:
         found = default_client()
     except ValueError:
@@ -29,7 +29,7 @@ def active_client() -> Client | None:
 
 
 def inside_task() -> bool:
-    """True if this is the thread of a Dask task."""
+    """True in the thread of a Dask task."""
     try:
         get_worker()
     except ValueError:
@@ -39,7 +39,7 @@ def inside_task() -> bool:
 
 @contextmanager
 def seceded() -> Iterator[None]:
-    """Leave this thread, if it is a task's, to other tasks, as Dask's own calls do while they wait.
+    """Leave the thread of a task to other tasks, as Dask's own calls do while they wait.
 
     The tasks that it waits for may need this worker.
     """
@@ -47,7 +47,7 @@ def seceded() -> Iterator[None]:
     try:
         if mine:
             secede()
-    except KeyError:  # it has done so before
+    except KeyError:  # it has left its thread already
         mine = False
     try:
         yield

@@ -1,6 +1,6 @@
-"""Calls to a Dask client that end: each has a deadline, and looks for workers that died.
+"""Calls to a Dask client that always end: each has a deadline and checks for dead workers.
 
-Dask itself waits for ever for what is pinned to a dead worker.
+Dask alone waits forever for tasks that are pinned to a dead worker.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from dps.errors import ClusterError, VersionError, WorkerLostError
 from dps.server.memory.host import shared_memory_id
 
 _TICK_SECONDS = 1.0
-#: Errors of waiting for a cancelled Future, from Dask or asyncio.
+#: Exceptions of waiting for a cancelled Future, from Dask or asyncio.
 CANCELLED = (asyncio.CancelledError, concurrent.futures.CancelledError)
 
-# A worker is its address and its id: one that is started again may have the address of before.
-# The ids of workers as they were last seen, by client and address.
+# Ids of workers as last seen, by client and address. A restarted worker may have an old address
+# with a new id.
 _ids: weakref.WeakKeyDictionary[Client, dict[str, str]] = weakref.WeakKeyDictionary()
-# Ids of workers whose dps has been found to be this one's, by client.
+# Ids of workers that have the same version of dps, by client.
 _checked: weakref.WeakKeyDictionary[Client, set[str]] = weakref.WeakKeyDictionary()
-# Workers' shared memory, by client and id.
+# The shared memory of workers, by client and id.
 _memories: weakref.WeakKeyDictionary[Client, dict[str, str]] = weakref.WeakKeyDictionary()
 
 
@@ -58,7 +58,7 @@ def check_client(client: Client) -> None:
 
 
 def until_connected(client: Client) -> None:
-    """Wait for a client that another thread has just made, as `get_client` does in tasks."""
+    """Wait for a client that another thread has just created, as `get_client` does in tasks."""
     deadline = time.monotonic() + grace()
     while client.status in ("newly-created", "connecting") and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -74,7 +74,7 @@ def ask(
 ) -> Any:
     """Call a method of the client, such as "scheduler.ncores", with a timeout.
 
-    Raises ClusterError: it has failed, as `what` says; or the client is closed.
+    Raises ClusterError: the call has failed, with `what` as the reason, or the client is closed.
     """
     with reaching(client, what):
         method = operator.attrgetter(question)(client)
@@ -83,30 +83,30 @@ def ask(
 
 @contextmanager
 def reaching(client: Client, what: str = "the scheduler cannot be reached") -> Iterator[None]:
-    """Have failures to reach the scheduler be errors of dps."""
+    """Turn failures to reach the scheduler into errors of dps."""
     try:
         yield
-    except (OSError, *CANCELLED) as error:  # also a timeout
+    except (OSError, *CANCELLED) as error:  # includes timeouts
         raise ClusterError(f"{what} ({type(error).__name__}: {error})") from error
-    except (AttributeError, RuntimeError):  # it has no scheduler any more, or no connections
+    except (AttributeError, RuntimeError):  # it has lost its scheduler or its connections
         check_client(client)
         raise
 
 
 def living(client: Client, timeout: float) -> dict[str, int]:
-    """The workers that the scheduler has now, and their threads."""
+    """Return the workers that the scheduler knows, and their threads."""
     return {worker: n for worker, (n, _) in _look(client, timeout)[0].items()}
 
 
 def staying(client: Client, timeout: float) -> dict[str, int]:
-    """Those that have not begun to leave, unless all have; they take no tasks any more."""
+    """Return the workers that are not leaving, unless all are; leaving ones take no tasks."""
     return staying_with(client, (), timeout)[0]
 
 
 def staying_with(
     client: Client, keys: Sequence[Any], timeout: float
 ) -> tuple[dict[str, int], dict[Any, list[str]]]:
-    """The workers that stay, see `staying`; and those that have the results of some tasks."""
+    """Return the workers of `staying`, and for some tasks the workers that have their results."""
     workers, held = _look(client, timeout, keys)
     found = {worker: n for worker, (n, stays) in workers.items() if stays}
     return found or {worker: n for worker, (n, _) in workers.items()}, held
@@ -115,7 +115,7 @@ def staying_with(
 def _look(
     client: Client, timeout: float, keys: Sequence[Any] = ()
 ) -> tuple[dict[str, tuple[int, bool]], dict[Any, list[str]]]:
-    """The threads of each worker, and whether it stays; and who has results. Ids are kept."""
+    """Return the threads of each worker, whether it stays, and who has results; remember ids."""
 
     def look(dask_scheduler: Any, keys: Sequence[Any]) -> Any:
         workers = {
@@ -132,7 +132,7 @@ def _look(
 
 
 def ids(client: Client) -> dict[str, str]:
-    """The ids of workers, as they were last seen by `living` or `staying`."""
+    """Return the ids of workers as last seen by `living` or `staying`."""
     return _ids.get(client, {})
 
 
@@ -151,8 +151,8 @@ def is_retired(client: Client, worker: str, timeout: float) -> bool:
 async def _ended(futures: Sequence[Future], timeout: float) -> bool:
     """True if all have ended within a time.
 
-    An error that is raised through `Client.sync` holds the frames of all callers, and what they
-    have, until the garbage collector runs: the time is looked at on this side of it.
+    An exception that `Client.sync` raises holds the frames of all callers, with their data, until
+    the garbage collector runs. So the deadline is checked on this side of it.
     """
     try:
         await _wait(futures, timeout=timeout)
@@ -167,9 +167,9 @@ def have_ended(client: Client, futures: Sequence[Future], timeout: float) -> boo
 
 
 def first_workers(client: Client, fit: str, timeout: float) -> dict[str, int]:
-    """The workers that come to a cluster that has none: an adaptive one starts them for a task.
+    """Wait for the first workers of an empty cluster: an adaptive one starts them for a task.
 
-    Raises ClusterError: None has come within `timeout` seconds.
+    Raises ClusterError: none has joined within `timeout` seconds.
     """
     task = client.submit(int, key=f"dps-first-{fit}", pure=False)
     try:
@@ -179,7 +179,7 @@ def first_workers(client: Client, fit: str, timeout: float) -> dict[str, int]:
                 f"{timeout:g} s: start some, or raise dps.timeout of dask.config above the time "
                 "that the next ones take to come"
             )
-    except CANCELLED:  # the scheduler has gone, as the next question says
+    except CANCELLED:  # the scheduler is lost, which the next call reports
         pass
     finally:
         task.release()
@@ -187,17 +187,17 @@ def first_workers(client: Client, fit: str, timeout: float) -> dict[str, int]:
 
 
 def present(client: Client, fit: str, timeout: float, but: Collection[str] = ()) -> dict[str, int]:
-    """Return the workers that stay, each with this version of dps, and their threads.
+    """Return the workers that stay and have this version of dps, and their threads.
 
-    but: workers that are not asked.
-    Raises ClusterError: there is none, and none comes.
-    Raises WorkerLostError: one is there that cannot be reached.
+    but: workers to leave out.
+    Raises ClusterError: there is none, and none joins.
+    Raises WorkerLostError: one cannot be reached.
     """
     while True:
         found = staying(client, timeout) or first_workers(client, fit, timeout)
         try:
             check_versions(client, set(found) - set(but), timeout)
-        except WorkerLostError as error:  # it may just go
+        except WorkerLostError as error:  # it may just be leaving
             deadline = time.monotonic() + grace()
             while error.worker in staying(client, timeout):
                 if time.monotonic() > deadline:
@@ -208,7 +208,7 @@ def present(client: Client, fit: str, timeout: float, but: Collection[str] = ())
 
 
 def confines() -> tuple[dict[str, float], set[str]]:
-    """The resources and workers that `dask.annotate` asks for, of all tasks made inside it."""
+    """Return the resources and workers of the surrounding `dask.annotate`."""
     asked = dask.get_annotations()
     named = asked.get("workers") or ()
     if callable(named) or asked.get("allow_other_workers") is True:
@@ -217,7 +217,7 @@ def confines() -> tuple[dict[str, float], set[str]]:
 
 
 def _allowed(client: Client, workers: dict[str, int], timeout: float) -> dict[str, int]:
-    """Those that `dask.annotate` allows: by resources, and by address, name or host."""
+    """Return the workers that `dask.annotate` allows, by resource, address, name or host."""
     resources, named = confines()
     if not resources and not named:
         return workers
@@ -244,12 +244,12 @@ def _allowed(client: Client, workers: dict[str, int], timeout: float) -> dict[st
 
 
 def check_versions(client: Client, workers: set[str], timeout: float) -> None:
-    """See that every worker has this dps, once a worker."""
+    """Check that every worker has this version of dps, once per worker."""
     known, numbers = _checked.setdefault(client, set()), ids(client)
     new = sorted(worker for worker in workers if numbers.get(worker) not in known)
     if not new:
         return
-    # A function of the standard library: one of ours could not be unpickled there.
+    # A function of the standard library: a worker without dps could not unpickle one of dps.
     try:
         answers = ask(
             client,
@@ -284,9 +284,9 @@ def check_versions(client: Client, workers: set[str], timeout: float) -> None:
 
 
 def shared_memory(client: Client, workers: Sequence[str], timeout: float) -> list[str]:
-    """A value that workers share if they can map each other's memory, asked once a worker.
+    """Return values that are equal for workers that can map each other's memory.
 
-    Raises WorkerLostError: one has gone meanwhile, to which Dask would go on trying to connect.
+    Raises WorkerLostError: a worker is lost, to which Dask would keep trying to connect.
     """
     known, numbers = _memories.setdefault(client, {}), ids(client)
     found = {worker: known[n] for worker, n in numbers.items() if n in known}
@@ -303,7 +303,7 @@ def shared_memory(client: Client, workers: Sequence[str], timeout: float) -> lis
 
 
 def _quietest(client: Client, workers: Sequence[str], timeout: float) -> str | None:
-    """Return the worker that has been silent towards the scheduler for longest."""
+    """Return the worker from which the scheduler has heard nothing for longest."""
     known = ask(client, "scheduler.identity", timeout)["workers"]
     seen = {worker: known[worker]["last_seen"] for worker in workers if worker in known}
     return min(seen, key=lambda worker: float(seen[worker]), default=None)
@@ -327,10 +327,10 @@ def watched(
     check: Callable[[], None],
     cancels: bool = True,
 ) -> Any:
-    """The result of a client's coroutine; `check` is called once a second meanwhile.
+    """Return the result of a client's coroutine; `check` is called once a second meanwhile.
 
-    Dask's gathering of results is not cancelled after an error: that would leave its inner tasks
-    behind, and a traceback in the log for each. It ends when the Futures are released.
+    After an error Dask's gathering of results is not cancelled, which would leave its inner tasks
+    and a traceback in the log for each. It ends when the Futures are released.
     """
     answer = asyncio.run_coroutine_threadsafe(coroutine, client.loop.asyncio_loop)
     deadline = time.monotonic() + timeout
@@ -357,9 +357,9 @@ def watched(
 def fetch(
     client: Client, futures: Sequence[Future], timeout: float, check: Callable[[], None]
 ) -> list[Any]:
-    """Results of tasks that have ended.
+    """Return results of tasks that have ended.
 
-    A result whose worker has died since is computed again by Dask, if it is pinned: never.
+    If a result's worker has died since, Dask computes it again; a pinned task never ends then.
     """
     what = "the transfer of results"
     gathering = client._gather(list(futures))
@@ -371,15 +371,15 @@ def await_futures(
     check: Callable[[Sequence[Future]], None],
     stuck: Callable[[], None] = lambda: None,
 ) -> None:  # fmt: skip
-    """Wait for computations while they get on.
+    """Wait for computations while they make progress.
 
-    A future that ends is progress, and so is a worker that is at one of the tasks behind them;
-    or that gets on with what is before them, which may belong to another user. `check` is called
-    once a second with those that have not ended: a task that is pinned to a dead worker waits for
-    ever. What has been lost with
-    a worker is waited for while Dask makes it again. `stuck` is called if no worker runs them.
+    Progress is a future that ends, a worker that runs one of the tasks behind them, or a worker
+    that proceeds with earlier tasks, which may belong to another user. `check` is called once a
+    second with the unfinished futures, because a task that is pinned to a dead worker waits
+    forever. Results that were lost with a worker are waited for while Dask computes them again.
+    `stuck` is called if no worker runs the tasks.
 
-    Raises ClusterError: there has been no progress for `timeout` seconds, or the scheduler is gone.
+    Raises ClusterError: there has been no progress for `timeout` seconds, or the scheduler is lost.
     """
     waiting = [future for future in futures if future.status != "finished"]
     look, clock = look_for_progress(timeout), StallClock(timeout)
@@ -406,7 +406,7 @@ def await_futures(
                 break
     for future in futures:
         if future.status == "error":
-            future.result(timeout=timeout)  # the user's own error, as it was raised
+            future.result(timeout=timeout)  # raises the user's own exception
         if future.status in ("cancelled", "lost"):
             check_client(client)
             check([])
@@ -414,7 +414,7 @@ def await_futures(
 
 
 def _are_lost(client: Client, futures: Sequence[Future], timeout: float) -> bool:
-    """True if some futures were lost that Dask cannot make again."""
+    """True if some futures were lost that Dask cannot compute again."""
     keys = [future.key for future in futures if future.status == "lost"]
     return (
         bool(keys) and None in ask(client, "scheduler.get_task_status", timeout, keys=keys).values()

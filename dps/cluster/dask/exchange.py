@@ -1,7 +1,7 @@
-"""Every row goes to a partition drawn by chance: the tasks of it, and how many at a time.
+"""The tasks that move every row to a random partition, and how many run at a time.
 
-What a holder gives to one new partition is one piece, so that tasks do not grow with the
-number of partitions that there are.
+All rows that a worker gives to one new partition are one piece, so tasks do not grow with the
+number of partitions.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ def exchange(
     weighted: bool,
     owned: list[Future],
 ) -> list[Partition]:
-    """Deal all rows out to new partitions, a few partitions at a time.
+    """Distribute all rows over new partitions, a few partitions at a time.
 
-    holders: the worker of each.
+    holders: the worker of each partition.
     homes: the worker of each new partition.
     weighted: whether rows have weights.
-    owned: Futures to hold; new ones are added, old ones removed.
+    owned: Futures to hold; new ones are added and old ones removed.
     """
     lying: dict[str, list[int]] = {}
     for number, holder in enumerate(holders):
-        if split.rows[number]:  # what has no rows may have any dtype
+        if split.rows[number]:  # a partition without rows may have any dtype
             lying.setdefault(holder, []).append(number)
     name = work.name()
     draws = [

@@ -1,7 +1,8 @@
-"""One fit's use of a Dask cluster.
+"""A fit's use of a Dask cluster.
 
-Owns the Actors and replicas of a fit, and gives all of it back. The scheduler is asked little: one
-long task a replica, pinned to its worker, and one Actor a shard. Partitions are `PlacedData`'s.
+It owns the Actors and replicas of a fit, and releases them. It asks little of the scheduler: one
+long task per replica, pinned to its worker, and one Actor per shard. `PlacedData` manages
+partitions.
 """
 
 from __future__ import annotations
@@ -53,25 +54,26 @@ _log = logging.getLogger("dps")
 
 _Answer = TypeVar("_Answer")
 
-#: Losses in a row, while data is made again or looked at, after which a fit gives up.
+#: Consecutive losses while data is made again or inspected after which a fit gives up.
 _MAX_LOSSES_IN_A_ROW = 8
-#: Bytes of initial values that are sent at a time: Dask handles so many beside other things.
+#: Bytes of initial values that are sent at a time; Dask handles messages of this size beside
+#: others.
 _PIECE_BYTES = 1 << 22
-#: Bytes that all replicas have in common, up to which each task has them: one hop less.
+#: Up to this size each task carries the common data of all replicas, which saves a hop.
 _COMMON_BYTES = 1 << 14
 
 
 class DaskCluster(Cluster):
-    """One fit's use of a Dask cluster.
+    """A fit's use of a Dask cluster.
 
-    fit: id of the fit; keys and files carry it.
-    timeout: seconds without progress after which waiting is an error.
-    silence: seconds without any answer after which another host is gone.
-    watched: dask's setting ``dps.monitor``, true by default.
-    lost: list of (str, float), losses after which partitions were made again, and seconds that
-        took.
+    fit: id of the fit, in keys and names of files.
+    timeout: seconds without progress that raise an error.
+    silence: seconds without any answer after which another host is lost.
+    watched: the setting ``dps.monitor``, True by default.
+    lost: list of (str, float), losses after which partitions were made again, and the seconds that
+        this took.
     Raises ClusterError: the client is closed, or there are no workers.
-    Raises VersionError: dps is missing on a worker, or another version.
+    Raises VersionError: a worker lacks dps or has another version.
     """
 
     def __init__(self, client: Client, fit: str, timeout: float, silence: float = 2.0) -> None:
@@ -85,7 +87,7 @@ class DaskCluster(Cluster):
         self._data = PlacedData(self._work)
         self._actors: list[Future] = []
         self._remotes: list[Remote] = []
-        self._near: set[str] = set()  # workers of shards that are known to be on this host
+        self._near: set[str] = set()  # workers of shards that are on this host
         self._running: ReplicaTasks | None = None
         self.watched = Options.now().monitor
         self._sender = EventSender(client)
@@ -94,19 +96,19 @@ class DaskCluster(Cluster):
             show_fits(client, timeout)
 
     def publish(self, event: Mapping[str, Any]) -> None:
-        """Send an event to the scheduler, which keeps some and hands them on."""
+        """Send an event to the scheduler, which stores some and forwards them."""
         self._sender.publish(event)
 
     def threads(self) -> Mapping[str, int]:
-        """Workers and their threads."""
+        """Return the workers and their threads."""
         return self._threads
 
     def joined(self) -> Mapping[str, int]:
         """All workers and their threads if some have joined since the fit began, else empty.
 
-        Also where one is gone that holds rows: that is a loss, which others find.
+        It ignores the loss of a worker that holds rows, which others detect.
         """
-        # One that goes as it is looked at, or has another dps, is not needed.
+        # A worker that leaves meanwhile, or has another version of dps, is not needed.
         with contextlib.suppress(WorkerLostError, VersionError):
             self._work.ask_silent()
             staying = self._work.staying()
@@ -128,9 +130,9 @@ class DaskCluster(Cluster):
         self._wish.set(n * max(self._threads.values()))
 
     def memory(self) -> int:
-        """Bytes that a worker may use, of the worker that may use least; 0: no limit is known."""
+        """Smallest memory limit of a worker in bytes; 0 if none is known."""
         info = ask(self._client, "scheduler.identity", self._timeout, n_workers=-1)
-        known = info["workers"]  # one may have died since
+        known = info["workers"]  # a worker may have died since
         limits = [known[name]["memory_limit"] for name in self._threads if name in known]
         return min((limit for limit in limits if limit), default=0)
 
@@ -145,9 +147,9 @@ class DaskCluster(Cluster):
     ) -> None:
         """Keep every partition on one worker.
 
-        What is in memory stays where it is. What is computed now goes where its number
-        says, so that the same data makes the same plan each time; of validation data to
-        workers that train.
+        Partitions in memory stay where they are. Partitions that are computed now go to workers by
+        their numbers, so that equal data gives equal plans; validation data goes to workers that
+        train.
         """
         data, workers = self._data, sorted(self._threads)[:most]
         self._work.loading = loading
@@ -155,7 +157,7 @@ class DaskCluster(Cluster):
         self._unless_lost(lambda: self._count_workers(data.staying))
 
     def _unless_lost(self, do: Callable[[], None]) -> None:
-        """Do something with all partitions; those that go with a worker meanwhile catch up."""
+        """Apply a function to all partitions, again to those that a lost worker takes with it."""
         try:
             do()
         except WorkerLostError as error:
@@ -192,31 +194,31 @@ class DaskCluster(Cluster):
 
     @property
     def holders(self) -> list[str]:
-        """The worker of each partition, of those for validation last."""
+        """The worker of each partition; validation data comes last."""
         return self._data.holders
 
     @property
     def n_trained(self) -> int:
-        """Partitions that are not of validation data."""
+        """Number of training partitions."""
         return self._data.n_trained
 
     def streamed(self) -> dict[int, bool]:
-        """Partitions that are not kept as they are read, and which are read as a whole."""
+        """Partitions that are not kept as they are read, with whether each is read as a whole."""
         return self._asked(self._data.streamed)
 
     def map(
         self, function: Callable[..., Any], numbers: Sequence[int] | None = None,
         opened: bool = True, **options: Any,
     ) -> list[Any]:  # fmt: skip
-        """Call a function on each partition, in one task a worker: tasks cost more than looks."""
+        """Call a function on each partition, with one task per worker."""
         return self._asked(partial(self._data.map, function, numbers, opened, **options))
 
     def sum(self, function: Callable[..., Any], numbers: Sequence[int], **options: Any) -> Any:
-        """Add up what a function returns of partitions, each worker of its own first."""
+        """Add up a function's results over partitions, first on each worker."""
         return self._asked(partial(self._data.sum, function, numbers, **options))
 
     def _asked(self, question: Callable[[], _Answer]) -> _Answer:
-        """Ask partitions a question; ask again once those on a lost worker are there."""
+        """Ask partitions a question, again once those of a lost worker are restored."""
         for _ in range(_MAX_LOSSES_IN_A_ROW):
             try:
                 return question()
@@ -227,15 +229,15 @@ class DaskCluster(Cluster):
     def replace(
         self, function: Callable[[Any, int], Any], numbers: Sequence[int] | None = None
     ) -> None:
-        """Put something else in the place of X; Dask forgets an old one with its last use."""
+        """Replace X of partitions; Dask forgets an old one after its last use."""
         self._unless_lost(partial(self._data.replace, function, numbers))
 
     def exchange(self, split: RandomSplit, homes: Sequence[str]) -> None:
-        """Draw all rows into new partitions; what this fit held of the old ones is released."""
+        """Move all rows to random new partitions, and release the old ones of this fit."""
         self._data.exchange(split, homes)
 
     def hosts(self, workers: Sequence[str]) -> list[str]:
-        """A value for each worker; equal ones can map each other's memory."""
+        """Return values that are equal for workers that can map each other's memory."""
         try:
             return shared_memory(self._client, workers, self._timeout)
         except ClusterError as error:
@@ -245,11 +247,11 @@ class DaskCluster(Cluster):
     def serve(
         self, shards: Sequence[ShardPlan], placement: Placement, hosts: Sequence[ShardPlan] = ()
     ) -> Session:
-        """Make an Actor a shard, and one a host, each on its worker."""
+        """Create an Actor per shard and per summing host, each on its worker."""
         self._work.loading = None  # training begins
         rests, calls, name = [], [], self._work.name()
         for number, made in enumerate((*shards, *hosts)):
-            # Arguments of an Actor stay with the scheduler: what is long goes to the worker.
+            # The scheduler keeps the arguments of an Actor, so long ones go to the worker directly.
             initial, rest = made.shard.initial.apart()
             rests.append(rest)
             make = partial(FitShard, replace(made.shard, initial=initial))
@@ -288,10 +290,11 @@ class DaskCluster(Cluster):
     def launch(
         self, function: Callable[..., Any], specs: Sequence[RankSpec], server: Session
     ) -> ReplicaTasks:
-        """Start a task a replica, strictly on its worker.
+        """Start a task per replica, strictly on its worker.
 
-        A task has its replica's own fields. The common part goes along if it is short. Else it is
-        sent to one worker, from which each other worker fetches it once.
+        A task carries the fields of its own replica. It also carries the common part if that is
+        short. Otherwise one worker receives the common part, and each other worker fetches it once
+        from there.
         """
         data, work, name = self._data, self._work, self._work.name()
         moved = data.cut_out([piece for spec in specs for piece in spec.pieces if piece.moved])
@@ -315,7 +318,7 @@ class DaskCluster(Cluster):
         return self._running
 
     def _count_workers(self, alive: Mapping[str, int]) -> None:
-        """Forget workers that have left; take in those that have joined, if they hold data."""
+        """Forget workers that have left, and add joined ones that hold data."""
         for number, holder in enumerate(self._data.holders):
             if holder not in alive:
                 raise WorkerLostError(
@@ -327,12 +330,12 @@ class DaskCluster(Cluster):
         self._threads = {worker: n for worker, n in self._threads.items() if worker in alive}
 
     def read_after_death(self, session: Session) -> tuple[Session, Check]:
-        """The same session; shards of workers that have died answer from what these have left.
+        """Return a session to read the same state, also from the remains of dead workers.
 
         See `Cluster.read_after_death`.
         """
         alive = self._work.living(session.server.timeout)
-        # Also workers that were started again, at the address of the shard's.
+        # Includes workers that were restarted at the address of a shard.
         answering = {worker: 0 for worker in ids(self._client) if worker not in self._work.silent}
         handles = []
         for handle in session.shards:
@@ -357,7 +360,7 @@ class DaskCluster(Cluster):
         return Session(server, tuple(handles), tuple(hosts)), check
 
     def is_retired(self, worker: str | None) -> bool:
-        """True if a worker that is gone, or leaves, was asked to."""
+        """True if a lost or leaving worker was retired."""
         try:
             return worker is not None and is_retired(self._client, worker, self._timeout)
         except ClusterError:
@@ -366,7 +369,7 @@ class DaskCluster(Cluster):
     def end_generation(
         self, lost: WorkerLostError | None = None, *, drop: bool = False
     ) -> set[int]:
-        """End the group at work; partitions that have gone with workers are made again elsewhere.
+        """End the current group; partitions of lost workers are made again elsewhere.
 
         See `Cluster.end_generation`.
         """
@@ -374,7 +377,7 @@ class DaskCluster(Cluster):
         return self._restore(lost, drop=drop)
 
     def close(self) -> None:
-        """Stop replicas, free the windows, release every future."""
+        """Stop the replicas, free the windows and release every Future."""
         if self._client.status != "running":
             remove_files_of(self._fit)
             return
@@ -383,18 +386,20 @@ class DaskCluster(Cluster):
         self._sender.finish(grace() if alive else 0.0)
         self._run_on(forget_files, self._data.close(alive))
         if alive:
-            with contextlib.suppress(ClusterError):  # the scheduler is busy, or dead
+            with contextlib.suppress(ClusterError):  # the scheduler is busy or dead
                 self._work.pin_again()
 
     def _end_group(self) -> Mapping[str, int]:
         """Stop the replicas, free the windows, and return the living workers."""
         alive, reached = {}, True
         try:
-            if self._running is not None and self._running.all_well:  # as it was a moment ago
+            # The workers that were alive a moment ago.
+            if self._running is not None and self._running.all_well:
                 alive = {**self._threads, **dict.fromkeys(self._running.workers, 0)}
             else:
                 alive = self._work.living(grace())
-        except ClusterError:  # busy or dead: nothing else stops the shards, whose workers may live
+        # Busy or dead: the workers may live, and nothing else stops the shards.
+        except ClusterError:
             reached = False
         deadline = time.monotonic() + grace()
         shards = alive if reached else {remote.address: 0 for remote in self._remotes}
@@ -410,8 +415,8 @@ class DaskCluster(Cluster):
                 clean = False
         if self._running is not None:
             self._running.release()
-        # Explicitly: a traceback may keep this object, and what is pinned to a dead worker
-        # would stay with the scheduler and stand in the way of the next fit.
+        # Released explicitly: a traceback may keep this object alive. A task that is pinned to a
+        # dead worker would then stay with the scheduler and block the next fit.
         for future in self._actors:
             future.release()
         if not clean:
@@ -422,7 +427,7 @@ class DaskCluster(Cluster):
         return alive
 
     def _made(self, alive: Mapping[str, int], deadline: float) -> list[Remote]:
-        """The shards of living workers; one that is just being made is waited for."""
+        """Return the shards of living workers, waiting for one that is being created."""
         shards = [
             (future, remote)
             for future, remote in zip(self._actors, self._remotes, strict=True)
@@ -435,16 +440,16 @@ class DaskCluster(Cluster):
         return [remote for future, remote in shards if future.status == "finished"]
 
     def _remove_files(self, alive: Mapping[str, int]) -> None:
-        """Unlink the windows of owners that could not do it themselves."""
+        """Unlink the windows of owners that could not do so themselves."""
         remove_files_of(self._fit)
         shards = {remote.address for remote in self._remotes}
         self._run_on(remove_files_of, sorted((shards - self._near) & set(alive)))
 
     def _run_on(self, forget: Callable[[str], None], workers: list[str]) -> None:
-        """Have workers forget something of this fit; those that cannot do so at their end."""
+        """Make workers forget parts of this fit; unreachable ones do so when they end."""
         if not workers:
             return
-        with contextlib.suppress(OSError):  # frozen, or gone meanwhile
+        with contextlib.suppress(OSError):  # frozen or lost
             self._client.sync(
                 self._client._run,
                 forget,

@@ -1,4 +1,4 @@
-"""Bring partitions into the memory of workers, each to one of them; tasks on them there."""
+"""Bringing partitions into the memory of workers, each to one of them."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from dps.data.keep.keeping import Keeping
 from dps.data.keep.recipes import shared_tasks
 from dps.errors import ClusterError
 
-#: Users' names of the parts of a partition.
+#: Users' names for the parts of a partition.
 _NAMES = {"X": "X", "y": "y", "weight": "sample_weight"}
 
 
 @dataclass(frozen=True)
 class Slice:
-    """Rows of a local partition, and the worker that is to have them."""
+    """Rows of a local partition, and the worker that they go to."""
 
     part: Partition
     rows: slice
@@ -36,7 +36,7 @@ class Slice:
 
 
 def slices_of(partitions: Sequence[Partition], workers: Sequence[str]) -> list[Slice]:
-    """Local data, cut into as many pieces as there are workers."""
+    """Cut local data into one piece per worker."""
     return [
         Slice(part, slice(start, stop), worker)
         for part in partitions
@@ -54,7 +54,7 @@ def _evenly(rows: int, n: int) -> list[int]:
 def send(
     client: Client, rows: Slice, worker: str, timeout: float, check: Callable[[], None]
 ) -> tuple[Partition, list[Future]]:
-    """Send local rows to a worker; what stands for them, and all futures made."""
+    """Send local rows to a worker; return their replacement and all new Futures."""
     part = rows.part
     values = [
         None if value is None else cut(value, rows.rows) for value in (part.X, part.y, part.weight)
@@ -67,11 +67,11 @@ def send(
 def scattered(
     client: Client, values: Sequence[Any], worker: str, timeout: float, check: Callable[[], None]
 ) -> list[Future]:
-    """Send values to a worker; no task of the scheduler has them."""
+    """Send values to a worker, without a task at the scheduler."""
     sent = client._scatter(list(values), workers=[worker], hash=False)
     try:
         return list(watched(client, sent, "sending data to a worker", timeout, check))
-    except KeyError:  # the scheduler no longer knows the worker
+    except KeyError:  # the scheduler has lost the worker
         check()
         raise
 
@@ -79,10 +79,10 @@ def scattered(
 def homes_of(
     client: Client, partitions: Sequence[Partition], workers: Sequence[str], timeout: float
 ) -> list[str]:
-    """The worker that each partition is to be on: where its X is, or one chosen by its number.
+    """Return the worker for each partition: where its X is, or one chosen by its number.
 
-    Of several workers that have it, that with the fewest partitions so far. Where `dask.annotate`
-    says where the fit may be, X on another worker does not count.
+    If several workers have X, the one with the fewest partitions so far. Workers that
+    `dask.annotate` excludes do not count.
     """
     in_memory = [part.X for part in partitions if isinstance(part.X, Future)]
     keys = [future.key for future in in_memory]
@@ -103,9 +103,9 @@ def homes_of(
 
 
 def ours(client: Client, partitions: Sequence[Partition], timeout: float) -> list[Partition]:
-    """The same partitions, with Futures of this client.
+    """Return the partitions with Futures of this client.
 
-    Those of another client are lost when that is closed, and those that came among the arguments
+    Futures of another client are lost when that client is closed, and Futures among the arguments
     of a task have no owner.
 
     Raises ClusterError: the scheduler no longer knows one.
@@ -141,19 +141,21 @@ def compute(
     prepare: Sequence[Any] | None,
     away: Collection[int],
 ) -> tuple[dict[int, Partition], list[Future], list[Future]]:
-    """Have partitions computed, each on its worker.
+    """Compute partitions, each on its worker.
 
-    Where X is in memory, y and weights are computed beside it, and X is left as it is. Else, or
-    where ``prepare(X, number)`` is to stand for X, or X is `away`, where it must not stay, one
-    future stands for all of a partition.
+    If X is in memory, y and weights are computed beside it, and X is left alone. If ``prepare(X,
+    number)`` replaces X, or X is on a worker (`away`) where it must not stay, one Future stands for
+    the whole partition.
 
     prepare: in parts, see `FitWork.sent`.
-    Returns all partitions, the futures made for them, and others that hold what several need.
+    Returns all partitions, the new Futures for them, and other Futures that several partitions
+        need.
     """
     of_home: dict[str, list[int]] = {}
     for number, home in homes.items():
         of_home.setdefault(home, []).append(number)
-    # Homes are asked one after the other; what several need must not be forgotten in between.
+    # Partitions are computed worker by worker; tasks that several need must not be released in
+    # between.
     groups = [[partitions[number] for number in numbers] for numbers in of_home.values()]
     shared = client.compute(shared_tasks(groups), workers=list(of_home))
     placed = dict(partitions)
@@ -190,11 +192,11 @@ def naming_partitions(
     trained: int,
     timeout: float,
 ) -> Iterator[dict[Future, tuple[int]]]:
-    """Give Futures to wait for, and the partition of each; an error names what has failed.
+    """Return Futures to wait for, with the partition of each, so that errors name it.
 
-    given: as users give them.
-    placed: as they are kept, by number.
-    trained: the number of those that are not of validation data.
+    given: partitions as users gave them.
+    placed: partitions as stored, by number.
+    trained: number of training partitions.
     """
     futures = {
         value: (number, name)
@@ -211,17 +213,17 @@ def naming_partitions(
             erred, cause = future.status == "error", None
             if erred:
                 cause = ask(client, "scheduler.get_error_cause", timeout, keys=[future.key])
-            described = f"partition {number}"  # of local data
+            described = f"partition {number}"  # local data
             if number < len(given):
                 described = _described(given[number], number, name, cause, trained)
             note = f"{described} " + ("could not be computed" if erred else "is lost")
-            if note not in getattr(error, "__notes__", ()):  # Dask raises one object each time
+            if note not in getattr(error, "__notes__", ()):  # Dask raises the same object each time
                 error.add_note(note)
         raise
 
 
 def _described(part: Partition, number: int, name: str, cause: Any, trained: int) -> str:
-    """The part of a partition that a task works for."""
+    """Name the part of a partition that a task computes."""
     of = [
         name
         for name, value in vars(part).items()

@@ -1,9 +1,9 @@
-"""The partitions of one fit on a Dask cluster: where each lies, and how each came to be.
+"""The partitions of a fit on a Dask cluster: where each is, and how it was made.
 
-So those that a worker has taken with it are made again on another one: computed by Dask, or sent
-once more, and then changed as they were before (`PlacedData.restore`). A partition has a stage: how
-many of the steps it has been through, -1 while it is not made. It is set as the Future is that
-stands for it, so a loss at any point leaves the stages that say what is to be done.
+Partitions of a lost worker are made again on another one: Dask computes them, or they are sent
+again, and then they are changed as before (`PlacedData.restore`). The stage of a partition is the
+number of steps that have been applied to it, or -1 if it does not exist. The stage changes together
+with the partition's Future, so after a loss at any point the stages say what remains to be done.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from dps.data.keep.keeping import Keeping, attach_recipe, remake_partition, stan
 from dps.data.keep.streams import is_whole
 from dps.errors import ClusterError, WorkerLostError
 
-#: Makes a stand-in for X from a partition and its number.
+#: Makes a replacement of X from a partition and its number.
 Change = Callable[[Any, int], Any]
 
 
-#: Workers that may die with a partition before training begins, as many as Dask allows a task.
+#: Workers that may die with a partition before training begins; Dask allows a task as many.
 _ATTEMPTS = 3
 
 
 @dataclass(frozen=True)
 class _Step:
-    """A step on some partitions; if it changes nothing, it attaches their recipes."""
+    """A step on some partitions; without a change it attaches their recipes."""
 
     numbers: frozenset[int]
     change: Change | None = None
@@ -56,10 +56,10 @@ class _Step:
 class PlacedData:
     """Partitions on workers.
 
-    holders: the worker of each partition, of those for validation last.
-    n_trained: partitions that are not of validation data.
+    holders: the worker of each partition; validation data comes last.
+    n_trained: number of training partitions.
     gone: partitions of lost workers that cannot be made again.
-    staying: workers that stayed as it was last seen where partitions lie.
+    staying: workers that were staying when partitions were last located.
     """
 
     def __init__(self, work: FitWork) -> None:
@@ -69,17 +69,17 @@ class PlacedData:
         self.n_trained = 0
         self.staying: Mapping[str, int] = {}
         self._partitions: list[Partition] = []
-        self._given: list[Partition] = []  # as users gave them, where Dask computes them
-        self._slices: list[Slice] = []  # of local data, where that was sent
-        # The number of each partition among these; None for mixed rows.
+        self._given: list[Partition] = []  # as users gave them, for Dask data
+        self._slices: list[Slice] = []  # pieces of local data that were sent
+        # The number of each partition in the user's data; None for exchanged rows.
         self._origins: list[int | None] = []
         self._prepare: Change | None = None
         self._steps: list[_Step] = []
         self._stages: list[int] = []
         self._attempts: dict[int, int] = {}
-        # Futures that this fit has made, as opposed to the user's.
+        # Futures that this fit has made, not those of users.
         self._owned: list[Future] = []
-        self._moved: set[str] = set()  # keys of rows that the last generation had moved
+        self._moved: set[str] = set()  # keys of rows that the last generation moved
         self._keeping = Keeping(work.fit, "memory")
         self._weighted = False
         self._streams = False
@@ -103,7 +103,7 @@ class PlacedData:
             there = prepare is None and all(isinstance(p.X, Future) for p in given)
             if not there:
                 self._keeping = storage_for(work.fit, cache, given, self.n_trained)
-                self._streams = self._keeping.cache != "memory"  # it may have, until it is known
+                self._streams = self._keeping.cache != "memory"  # assumed until it is known
             self._partitions = list(given)
             self.holders = self._homes(workers)
         else:
@@ -117,20 +117,20 @@ class PlacedData:
         if self._streams:
             self._steps.append(_Step(frozenset(numbers)))
         coming = [f for part in self._partitions for f in _futures(part) if f.status != "finished"]
-        if dask and coming:  # what users have had computed
+        if dask and coming:  # partitions that users have persisted
             self._await_partitions(numbers)
             self.holders = self._homes(workers)
         work.needed = set(self.holders)
         self._bring()
 
     def _homes(self, workers: Sequence[str]) -> list[str]:
-        """The worker that each partition is to be on, of those that Dask computes."""
+        """Return the worker for each partition that Dask computes."""
         client, timeout, n = self._work.client, self._work.timeout, self.n_trained
         homes = homes_of(client, self._given[:n], workers, timeout)
         return homes + homes_of(client, self._given[n:], sorted(set(homes)), timeout)
 
     def _bring(self) -> None:
-        """Make the partitions that are not made, and take all through the steps left to them."""
+        """Make missing partitions, and apply the remaining steps to all."""
         unmade = [number for number, stage in enumerate(self._stages) if stage < 0]
         if unmade:
             if self._slices:
@@ -149,7 +149,7 @@ class PlacedData:
                 self._change(step.change, numbers, stage)
 
     def _compute(self, numbers: Sequence[int]) -> None:
-        """Have partitions computed, each on its worker."""
+        """Compute partitions, each on its worker."""
         given = {number: self._given_of(number) for number in numbers}
         homes = {number: self.holders[number] for number in numbers}
         parts = None
@@ -168,14 +168,14 @@ class PlacedData:
         self._release({future.key for future in shared})
 
     def _away(self, given: Mapping[int, Partition]) -> set[int]:
-        """Partitions whose X is in memory, and not on the worker that they are to be on."""
+        """Return partitions whose X is in memory on a worker where it must not stay."""
         keys = {number: part.X.key for number, part in given.items() if isinstance(part.X, Future)}
         who_has, timeout = "scheduler.who_has", self._work.timeout
         held = ask(self._work.client, who_has, timeout, keys=list(keys.values())) if keys else {}
         return {number for number, key in keys.items() if self.holders[number] not in held[key]}
 
     def _given_of(self, number: int) -> Partition:
-        """A partition as the user gave it."""
+        """Return a partition as the user gave it."""
         origin = self._origins[number]
         assert origin is not None
         return self._given[origin]
@@ -192,12 +192,12 @@ class PlacedData:
             self._owned += made
 
     def _find_holders(self, numbers: Sequence[int]) -> None:
-        """See where partitions lie; one of the user's own may be elsewhere than was asked for."""
+        """Locate partitions; a user's own may be elsewhere than requested."""
         work = self._work
         keys = {number: self._partitions[number].X.key for number in numbers}
         staying, held = work.staying_with(list(keys.values()))
         lost = [number for number, key in keys.items() if not held[key]]
-        if lost:  # since it was computed
+        if lost:  # lost since it was computed
             work.check()
             raise WorkerLostError(
                 f"partition {lost[0]} is no longer in memory: did its worker die?"
@@ -216,9 +216,9 @@ class PlacedData:
         self.staying = staying
 
     def _has_strayed(self, number: int, held: Collection[str]) -> bool:
-        """True if the user's own X has left the workers that `dask.annotate` names.
+        """True if a user's X has left the workers that `dask.annotate` names.
 
-        Dask drops copies of what several workers hold.
+        Dask removes copies of data that several workers hold.
         """
         own = bool(self._given) and self._partitions[number].X is self._given_of(number).X
         return own and any(confines()) and self.holders[number] not in held
@@ -250,7 +250,7 @@ class PlacedData:
             self._stages[number] = stage
 
     def streamed(self) -> dict[int, bool]:
-        """Partitions that are not kept as they are read, and which are read as a whole."""
+        """Partitions that are not kept as they are read, with whether each is read as a whole."""
         if not self._streams:
             return {}
         found = dict(enumerate(self._look(call_unopened, is_whole)))
@@ -262,12 +262,12 @@ class PlacedData:
         self, function: Callable[..., Any], numbers: Sequence[int] | None = None,
         opened: bool = True, **options: Any,
     ) -> list[Any]:  # fmt: skip
-        """Call a function on each partition, in one task a worker: tasks cost more than looks."""
+        """Call a function on each partition, with one task per worker."""
         task = call_on_each if opened else call_unopened
         return self._look(task, partial(function, **options), numbers)
 
     def sum(self, function: Callable[..., Any], numbers: Sequence[int], **options: Any) -> Any:
-        """Add up what a function returns of partitions, each worker of its own first."""
+        """Add up a function's results over partitions, first on each worker."""
         answers = self._ask(sum_of_each, partial(function, **options), numbers)
         return reduce(operator.add, [found for _, (found,) in answers])
 
@@ -291,7 +291,7 @@ class PlacedData:
         function: Callable[..., Any],
         some: Sequence[int],
     ) -> list[tuple[list[int], list[Any]]]:
-        """Partitions of each worker, and its answers."""
+        """Return the partitions of each worker, and its answers."""
         work, look = self._work, self._work.name()
         numbers: dict[str, list[int]] = {}
         for number in some:
@@ -304,11 +304,12 @@ class PlacedData:
         self._owned += futures
         work.wait(futures, dict(zip(futures, numbers.values(), strict=True)))
         results = work.results(futures)
-        self._release({future.key for future in futures})  # else they hold what they looked at
+        # Otherwise they would hold the partitions.
+        self._release({future.key for future in futures})
         return list(zip(numbers.values(), results, strict=True))
 
     def replace(self, change: Change, numbers: Sequence[int] | None = None) -> None:
-        """Put something else in the place of X; Dask forgets an old one with its last use."""
+        """Replace X of partitions; Dask forgets an old one after its last use."""
         numbers = range(len(self._partitions)) if numbers is None else numbers
         if numbers:
             self._steps.append(_Step(frozenset(numbers), change))
@@ -317,8 +318,9 @@ class PlacedData:
     def _change(self, change: Change, numbers: Sequence[int], stage: int) -> None:
         work, name = self._work, self._work.name()
         self._streams |= self._keeping.cache != "memory"
-        # It may be large: one task holds it for all. Dask runs that again if the worker dies;
-        # scattered data would be lost, and with it what follows.
+        # One task holds the function for all partitions, since it may be large. Dask runs that task
+        # again if its worker dies, whereas scattered data would be lost together with all that
+        # depends on it.
         home = self.holders[numbers[0]]
         parts = work.sent(change, home)
         [shared] = work.start([Call(f"dps-shared-{name}", home, unpacked, (parts,))])
@@ -333,12 +335,12 @@ class PlacedData:
         self._release({shared.key, *(part.key for part in _futures_among(parts))})
 
     def _on(self, number: int, what: str, name: str, change: Any, *args: Any) -> Call:
-        """Return a call on a partition's X, where that lies."""
+        """Return a call on a partition's X on its worker."""
         key, X = f"dps-{what}-{name}-{number}", self._partitions[number].X
         return Call(key, self.holders[number], change, (*args, X))
 
     def _put(self, calls: Mapping[int, Call], stage: int) -> None:
-        """Have results stand for the X of partitions, and wait for them."""
+        """Let results replace X of partitions, and wait for them."""
         old = {self._partitions[number].X.key for number in calls}
         made = dict(zip(calls, self._work.start(calls.values()), strict=True))
         for number, future in made.items():
@@ -349,14 +351,14 @@ class PlacedData:
         self._work.wait([*made.values()], {future: (n,) for n, future in made.items()})
 
     def _release(self, keys: set[str]) -> None:
-        """Give Futures back that this fit has made."""
+        """Release Futures that this fit has made."""
         for future in self._owned:
             if future.key in keys:
                 future.release()
         self._owned = [future for future in self._owned if future.key not in keys]
 
     def exchange(self, split: RandomSplit, homes: Sequence[str]) -> None:
-        """Draw all rows into new partitions; what this fit held of the old ones is released."""
+        """Move all rows to random new partitions, and release the old ones of this fit."""
         work, n, new = self._work, len(split.rows), len(homes)
         work.needed |= set(homes)
         owned: list[Future] = []
@@ -379,12 +381,12 @@ class PlacedData:
         self.n_trained = new
 
     def values(self, number: int) -> tuple[Any, Any, Any]:
-        """X, y and weight of a partition, in the form in which tasks depend on them."""
+        """X, y and weight of a partition, as arguments of tasks."""
         part = self._partitions[number]
         return part.X, part.y, part.weight
 
     def cut_out(self, pieces: Sequence[Piece]) -> dict[Piece, Future]:
-        """Rows that go to another worker, cut out where they lie: nothing else travels."""
+        """Cut out rows that move to another worker, so that nothing else travels."""
         self._attempts = {}  # training begins
         self._release(self._moved)
         name = self._work.name()
@@ -402,16 +404,16 @@ class PlacedData:
         return futures
 
     def restore(self, alive: Sequence[str]) -> None:
-        """Make partitions again that lay on workers that are gone, and what else is to be made.
+        """Make partitions of lost workers again, and everything else that is missing.
 
-        Raises WorkerLostError: another worker has died meanwhile: to be called again.
+        Raises WorkerLostError: another worker has died meanwhile; call it again.
         """
         there = set(alive) - self._work.reborn
         lost = [
             n for n, holder in enumerate(self.holders)
             if holder not in there and n not in self.gone
         ]  # fmt: skip
-        self._work.reborn.clear()  # they hold nothing yet
+        self._work.reborn.clear()  # new workers hold nothing yet
         homes = homes_after(self.holders, alive)
         for number, home in enumerate(homes):
             self.holders[number] = home
@@ -430,7 +432,7 @@ class PlacedData:
         self._release({f.key for number in lost for f in _futures(self._partitions[number])})
         unmade = [number for number, stage in enumerate(self._stages) if stage < 0]
         gone = {number for number in unmade if self._origins[number] is None}
-        if not self._slices:  # whose y, for one, may have been on another worker than X
+        if not self._slices:  # y may have been on another worker than X
             parts = dict(enumerate(self._partitions))
             parts |= {number: self._given_of(number) for number in set(unmade) - gone}
             for number in gone | self.gone:
@@ -444,7 +446,7 @@ class PlacedData:
         self._await_partitions(left)
 
     def close(self, alive: Mapping[str, int]) -> list[str]:
-        """Release every future; the workers that have files of this fit."""
+        """Release every Future; return the workers that have files of this fit."""
         for future in self._owned:
             future.release()
         self._owned, self._partitions, self._given, self._slices = [], [], [], []

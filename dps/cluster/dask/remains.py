@@ -1,4 +1,4 @@
-"""Shared memory that a shard left when its worker died, and the processes that can read it."""
+"""Shared memory that a shard left when its worker died, and processes that can read it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dps.server.group.reading import ShardMemory
 from dps.server.group.session import Endpoint, Lazy, Local
 from dps.server.shard import WindowCard
 
-#: Workers of a host that are asked whether they can read what another one has left.
+#: Workers of the host that are asked whether they can read the memory.
 _ASKED = 4
 
 
@@ -23,9 +23,9 @@ def remains_of(
 ) -> Endpoint | None:
     """Return an endpoint for the memory of a shard whose worker has died, or None.
 
-    This process reads what is on its host, and otherwise a worker of the dead one's.
+    This process reads memory of its own host; otherwise a worker on the dead one's host does.
 
-    alive: the workers that there are.
+    alive: the living workers.
     """
     here = ShardMemory.find(card)
     if here is not None:
@@ -41,14 +41,14 @@ def remains_of(
 
 @dataclass(frozen=True)
 class _Elsewhere(Endpoint):
-    """Remains that a worker reads."""
+    """Memory that a worker reads."""
 
     client: Client
     worker: str
     card: WindowCard
 
     def start(self, method: str, *args: Any) -> Lazy:
-        """Begin a call there."""
+        """Start a call at that worker."""
         return Lazy(partial(self._ask, method, args))
 
     def _ask(self, method: str, arguments: tuple[Any, ...], timeout: float) -> Any:

@@ -1,4 +1,4 @@
-"""The replica tasks of a fit: one long task a rank, strictly on its worker."""
+"""The replica tasks of a fit: one long task per rank, strictly on its worker."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dps.server.group.session import Session
 
 
 class ReplicaTasks(Running):
-    """Replica tasks and what they returned."""
+    """Replica tasks and their results."""
 
     def __init__(
         self,
@@ -45,16 +45,16 @@ class ReplicaTasks(Running):
             future.add_done_callback(lambda _: self._change.set())
 
     def wait(self, seconds: float) -> bool:
-        """Wait for a change; whether all have ended."""
+        """Wait for a change; True if all have ended."""
         if len(self._outcomes) < len(self._futures):
             self._change.wait(seconds)
             self._change.clear()
         return len(self.outcomes()) == len(self._futures)
 
     def outcomes(self) -> dict[int, Any]:
-        """Results of the replicas that have ended, by rank; None: without an error."""
+        """Results of the replicas that have ended, by rank; None means no error."""
         new = [rank for rank in self._futures.keys() - self._outcomes.keys() if self._ended(rank)]
-        # Most have no error to tell of, and Dask has said already that their result is None.
+        # Most have no error, and Dask has said already that their result is None.
         said = [rank for rank in new if self._futures[rank].type is not type(None)]
         if finished := [rank for rank in said if self._futures[rank].status == "finished"]:
             futures = [self._futures[rank] for rank in finished]
@@ -68,7 +68,7 @@ class ReplicaTasks(Running):
 
     @property
     def all_well(self) -> bool:
-        """True if all replicas have ended, none with an error."""
+        """True if all replicas have ended without an error."""
         return len(self._outcomes) == len(self._futures) and not any(self._outcomes.values())
 
     def _ended(self, rank: int) -> bool:
@@ -85,7 +85,7 @@ class ReplicaTasks(Running):
         raise ClusterError("the replica's task was cancelled", worker=worker, rank=rank)
 
     def check(self) -> None:
-        """Raise if a worker that takes part is gone or leaves, or the scheduler is gone.
+        """Raise if a worker that takes part is lost or leaves, or the scheduler is lost.
 
         Raises WorkerLostError, ClusterError.
         """
@@ -107,7 +107,7 @@ class ReplicaTasks(Running):
         return {*self._places.values(), *self._shards}
 
     def raise_if_unresponsive(self, worker: str | None) -> None:
-        """Raise if a worker that a replica has lost is gone, or does not answer."""
+        """Raise if a worker that a replica could not reach is lost or does not answer."""
         self._work.raise_if_unresponsive(worker, self.workers, self.check)
 
     def abandon(self, ranks: Iterable[int]) -> None:
@@ -115,9 +115,9 @@ class ReplicaTasks(Running):
         self._left.update(ranks)
 
     def to_begin(self, ranks: Iterable[int]) -> set[int]:
-        """Those that wait for a thread, or for what they are given, see `Running.to_begin`.
+        """Return the replicas that wait for a thread or their data, see `Running.to_begin`.
 
-        A replica says at once that it has begun, by seceding.
+        A replica shows that it has begun by seceding.
         """
         pending = {
             self._futures[rank].key: rank
@@ -146,8 +146,8 @@ class ReplicaTasks(Running):
         return {pending[key] for key in keys}
 
     def drain(self, alive: Mapping[str, int], deadline: float) -> bool:
-        """Wait for the replicas of living workers to end; whether all have, in order."""
-        # A task that is pinned to a dead worker waits for ever.
+        """Wait for the replicas of living workers to end; True if all ended well."""
+        # A task that is pinned to a dead worker waits forever.
         living = [
             future
             for rank, future in self._futures.items()
@@ -162,7 +162,7 @@ class ReplicaTasks(Running):
         return all(future.status == "finished" for future in self._futures.values())
 
     def release(self) -> None:
-        """Forget the tasks; one that has not started is cancelled."""
+        """Forget the tasks; tasks that have not started are cancelled."""
         pending = [future for future in self._futures.values() if future.status == "pending"]
         if pending:
             self._work.client.cancel(pending, force=True)
@@ -172,12 +172,12 @@ class ReplicaTasks(Running):
 
 
 def own_of(spec: Any, first: Any) -> dict[str, Any]:
-    """Return the fields of a replica's spec that are not the first one's own objects."""
+    """Return the fields of a replica's spec that differ from the first replica's objects."""
     return {name: value for name, value in vars(spec).items() if value is not vars(first)[name]}
 
 
 def call_with(own: Mapping[str, Any], common: Callable[..., Any], partitions: Any) -> Any:
-    """The task of a replica: complete what all have in common, and call it."""
+    """The task of a replica: add its own fields to the common part, and call the function."""
     return common(own, partitions)
 
 
@@ -191,7 +191,7 @@ def run_replica_task(
 ) -> Any:
     """Leave the thread pool, so that a barrier blocks no slot, and call ``function(spec, ...)``.
 
-    Where its time went, Dask hears of a fit that is watched.
+    If the fit is watched, Dask's fine metrics show where the time went.
     """
     worker = get_worker()
     secede()

@@ -1,4 +1,4 @@
-"""The Actor that holds a shard of a fit: far ranks connect to it, and it reports its counters."""
+"""The Actor of a fit's shard: remote ranks connect to it, and it reports its counters."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class FitShard(Served, ParameterShard):
         self._reporter: Reporter | None = None
 
     def open(self) -> WindowCard:
-        """Make the window of the group, which is reported if it is watched."""
+        """Create the window of the group, and report it if the fit is watched."""
         card = super().open()
         self._far = FarRanks(self.spec, self.window)
         self._used.calls.append(self._far.close)
@@ -31,12 +31,12 @@ class FitShard(Served, ParameterShard):
         return card
 
     def admit(self, operation: Callable[..., Any], rank: int, *args: Any) -> str | None:
-        """Take a rank that is far, see `FarRanks.admit`."""
+        """Admit a remote rank, see `FarRanks.admit`."""
         return self._ranks.admit(operation, rank, *args)
 
     @property
     def services(self) -> Services:
-        """The threads that serve the group's ranks."""
+        """The threads that serve the group's remote ranks."""
         return self._ranks.services
 
     @property
@@ -46,7 +46,7 @@ class FitShard(Served, ParameterShard):
         return self._far
 
     def close(self) -> None:
-        """Report for the last time, stop the group, and wait a moment for the threads."""
+        """Send a last report, stop the group, and wait a moment for the threads."""
         if self._reporter is not None:
             self._reporter.end()
         self._used.stop()

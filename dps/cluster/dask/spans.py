@@ -1,7 +1,6 @@
-"""All tasks of fits belong to one of Dask's spans, which its dashboard can be asked for.
+"""The Dask span ``("dps",)`` of all tasks of fits, for queries on the dashboard.
 
-The scheduler and its workers remember every span, and figures of each, for as long as they live: so
-there is one for all fits, and not one a fit.
+Scheduler and workers keep every span with its metrics while they live, so all fits share one span.
 """
 
 from __future__ import annotations
@@ -12,16 +11,16 @@ import dask
 
 
 class FitSpan:
-    """The span ``("dps",)``, inside of the user's own."""
+    """The span ``("dps",)`` inside the user's own span."""
 
     def __init__(self) -> None:
         outer = dask.get_annotations().get("span") or {"name": (), "ids": ()}
-        # Dask makes a new id each time that a span is entered; of one id there is one span.
+        # Dask makes a new id each time a span is entered; a fixed id gives one span.
         self._annotation = {
             "name": (*outer["name"], "dps"),
             "ids": (*outer["ids"], "-".join((*outer["ids"], "dps"))),
         }
 
     def __call__(self) -> AbstractContextManager[None]:
-        """In its body tasks are made that belong to fits."""
+        """Return a context in which new tasks belong to the span."""
         return dask.annotate(span=self._annotation)

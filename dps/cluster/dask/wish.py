@@ -17,12 +17,12 @@ from dps.cluster.dask.work import FitWork
 from dps.errors import ClusterError
 
 _NAME = "dps-wanted"
-#: The expected duration of such a task, longer than any ``adaptive.target-duration``.
+#: Expected duration of such a task, longer than any ``adaptive.target-duration``.
 _SECONDS = 3600.0
 
 
 class Wish:
-    """The workers that a fit asks for."""
+    """Requests workers for a fit."""
 
     def __init__(self, work: FitWork) -> None:
         self._client, self._fit, self._timeout = work.client, work.fit, work.timeout
@@ -34,7 +34,7 @@ class Wish:
         return getattr(self._client.cluster, "_adaptive", None) is not None
 
     def set(self, n: int) -> None:
-        """Ask for `n` more threads, if the client's cluster object is adaptive."""
+        """Request `n` more threads, if the client's cluster object is adaptive."""
         n = n if self.is_heard else 0
         for task in self._tasks[n:]:
             task.release()

@@ -1,4 +1,4 @@
-"""Tasks of one fit, and the workers that it cannot do without."""
+"""The tasks of a fit, and the workers that it depends on."""
 
 from __future__ import annotations
 
@@ -29,20 +29,21 @@ from dps.errors import ClusterError, WorkerLostError
 
 _log = logging.getLogger("dps")
 
-#: Seconds within which a worker answers that is well.
+#: Seconds in which a healthy worker answers.
 _PROMPT_SECONDS = 0.2
 _TICK_SECONDS = 0.02
-#: Seconds after which tasks are set free again from workers that do not answer.
+#: Seconds between two calls that free tasks from silent workers.
 _UNPIN_EVERY_SECONDS = 1.0
-#: Bytes that are sent with one graph, at the least.
+#: Least number of bytes that one graph may carry.
 _LEAST_SENT = 1 << 14
 
 
 @dataclass(frozen=True)
 class Call:
-    """A task to start: ``function(*args)``, with Futures in `args` and in lists there.
+    """A task to start: ``function(*args)``, with Futures in `args` and in lists in it.
 
-    Bind objects of dps to the function, as by `partial`: then the scheduler does not need dps.
+    Bind objects of dps to the function, for example with `partial`, so that the scheduler does not
+    need dps.
     """
 
     key: str
@@ -52,14 +53,14 @@ class Call:
 
 
 class FitWork:
-    """Submits tasks of a fit, waits for them, and looks whether workers are there.
+    """Submits tasks of a fit, waits for them, and checks that its workers are there.
 
     fit: id of the fit.
-    timeout: seconds without progress after which waiting is an error.
-    needed: workers without which the fit cannot go on as it is.
-    silent: workers that Dask takes for living, and that do not answer; they count as gone.
-    reborn: addresses at which there is another worker than the one that this fit has given
-        something. They count as gone until that has been made again, see `PlacedData.restore`.
+    timeout: seconds without progress that raise an error.
+    needed: workers that the fit cannot continue without.
+    silent: workers that Dask considers alive but that do not answer; they count as lost.
+    reborn: addresses of workers that were restarted, which count as lost until the fit's data has
+        been made again, see `PlacedData.restore`.
     """
 
     def __init__(self, client: Client, fit: str, timeout: float) -> None:
@@ -70,15 +71,15 @@ class FitWork:
         self.silent: set[str] = set()
         self.reborn: set[str] = set()
         self._ids: dict[str, str] = {}
-        self._first: set[tuple[str, str]] = set()  # workers and their ids when the fit began
-        self.loading: Counted | None = None  # reports partitions that are done
+        self._first: set[tuple[str, str]] = set()  # workers with their ids when the fit began
+        self.loading: Counted | None = None  # reports the partitions that are done
         self._loaded = 0, 0
         self.span = FitSpan()
         self._names = 0
-        self._pins: Pins = {}  # of tasks, as they were before this fit changed them
+        self._pins: Pins = {}  # pins of tasks before this fit changed them
 
     def name(self) -> str:
-        """A unique part of the keys of tasks: the fit, and a number."""
+        """Return a unique part for the keys of tasks: the id of the fit and a number."""
         self._names += 1
         return f"{self.fit}-{self._names}"
 
@@ -91,21 +92,22 @@ class FitWork:
             for call in calls
         }
         workers = {call.key: [call.worker] for call in calls}
-        tasks = LLGExpr(graph, _determ_token=uuid.uuid4().hex)  # which needs no hash of them
-        # Dask calls a function that annotates a graph with each key.
+        # A token, so that Dask does not hash the tasks.
+        tasks = LLGExpr(graph, _determ_token=uuid.uuid4().hex)
+        # Dask calls a function in an annotation with each key.
         with self.span(), dask.annotate(workers=workers.__getitem__, allow_other_workers=False):
             try:
                 return list(self.client.get(tasks, list(graph), sync=False, actors=actors))
-            except TypeError:  # in which Dask shows the whole graph
+            except TypeError:  # Dask's message shows the whole graph
                 for function in functions.values():
                     check_pickles(function)
                 raise
 
     def sent(self, value: Any, worker: str) -> list[Any]:
-        """The pickle of a value in parts, for `tasks.unpacked` to join.
+        """Return the pickle of a value in parts, which `tasks.unpacked` joins.
 
-        One goes along with the graph; several are Futures, each sent by itself to that worker, so
-        that no graph is larger than Dask wants it.
+        A single part goes with the graph. Several parts are Futures that are sent to the worker one
+        by one, so that no graph exceeds Dask's threshold.
         """
         function = sealed(identity, value)
         try:
@@ -137,7 +139,7 @@ class FitWork:
 
         def check() -> None:
             self.check()
-            if self.silent:  # they are still given what these tasks need
+            if self.silent:  # Dask still gives them what these tasks need
                 free()
 
         def tick(left: Sequence[Future]) -> None:
@@ -150,19 +152,19 @@ class FitWork:
             total = len(parts_of(of or ()))
             self._loaded = total - len(parts_of(left)), total
 
-        with self.explaining():  # what these tasks need may wait for a worker that is gone
+        with self.explaining():  # the input of these tasks may be on a lost worker
             await_futures(self.client, futures, self.timeout, tick, free)
         count([])
 
     def results(self, futures: Sequence[Future]) -> list[Any]:
-        """Results of tasks that have ended."""
+        """Return results of tasks that have ended."""
         with self.explaining():
             return fetch(self.client, futures, self.timeout, self.check)
 
     def restored(self, given: Mapping[int, Partition]) -> set[int]:
-        """Wait until Dask has the Futures of some partitions again; those that it will never have.
+        """Wait until Dask has the Futures of some partitions again; return those that are lost.
 
-        It computes them again if it knows how, which is not so for scattered data.
+        Dask computes them again if it has their tasks, which scattered data lacks.
         """
         keys = {
             number: [value.key for value in vars(part).values() if isinstance(value, Future)]
@@ -204,11 +206,11 @@ class FitWork:
             raise
 
     def unpin(self, keys: Sequence[Any]) -> None:
-        """Let those that stay run what these tasks need, see `standing.unpin`."""
+        """Let the remaining workers run what these tasks need, see `standing.unpin`."""
         self._pins = unpin(self.client, keys, self.silent, self.timeout) | self._pins
 
     def pin_again(self) -> None:
-        """Give tasks back the pins that they had before this fit."""
+        """Restore the pins that tasks had before this fit."""
         if self._pins:
             pin_again(self.client, self._pins, grace())
 
@@ -217,18 +219,18 @@ class FitWork:
         return self._answering(living(self.client, timeout or self.timeout))
 
     def staying(self) -> dict[str, int]:
-        """Those that have not begun to leave, unless all have."""
+        """Return the workers that are not leaving, unless all are."""
         return self.staying_with(())[0]
 
     def staying_with(self, keys: Sequence[Any]) -> tuple[dict[str, int], dict[Any, list[str]]]:
-        """The same, and the workers that have the results of some tasks."""
+        """Return these, and for some tasks the workers that have their results."""
         workers, held = staying_with(self.client, keys, self.timeout)
         return self._answering(workers), held
 
     def present(self) -> dict[str, int]:
-        """Those that may take part, see `calls.present`; one that does not answer is left out.
+        """Return the workers that may take part, see `calls.present`, without silent ones.
 
-        Also those that have been started again at an address that this fit knows.
+        This includes workers that were restarted at an address that this fit knows.
         """
         while True:
             try:
@@ -256,8 +258,9 @@ class FitWork:
         return not ids(self.client).items() <= self._first
 
     def _answering(self, workers: Mapping[str, int]) -> dict[str, int]:
-        """The workers that answer, and that are the ones this fit knows."""
-        now = ids(self.client)  # another thread may have asked since: it need not have all of them
+        """Return the workers that answer and have the ids that this fit knows."""
+        # Another thread may have updated the ids, perhaps without all of them.
+        now = ids(self.client)
         return {
             worker: n
             for worker, n in workers.items()
@@ -269,13 +272,13 @@ class FitWork:
     def raise_if_unresponsive(
         self, worker: str | None, others: Collection[str], check: Callable[[], None]
     ) -> None:
-        """Raise if a worker that a peer has lost is gone, or does not answer.
+        """Raise if a worker that a peer could not reach is lost or does not answer.
 
-        Those that do not answer count as gone from now on.
+        Workers that do not answer count as lost from now on.
 
         worker: None: any.
-        others: workers that this one may have lost its connection to.
-        check: raises if the scheduler knows that a worker is gone.
+        others: workers that it may have lost its connection to.
+        check: raises if the scheduler knows that a worker is lost.
         """
         check()
         silent = silent_among(self.client, worker, others, self.timeout)
@@ -287,7 +290,7 @@ class FitWork:
             )
 
     def ask_silent(self, others: Collection[str] = ()) -> None:
-        """Ask silent workers and others again; only those that answer at once are not silent.
+        """Ask silent workers and others again; those that answer at once are no longer silent.
 
         The fit must not depend on the others: a healthy worker may answer late.
         """
@@ -295,10 +298,10 @@ class FitWork:
             self.silent = silent_among(self.client, None, asked, self.timeout, (_PROMPT_SECONDS,))
 
     def check(self) -> None:
-        """Raise if a worker is gone, or leaves, that this fit has given something to do.
+        """Raise if a worker that has tasks of this fit is lost or leaves.
 
-        One that leaves takes no tasks, and waits until others have what it holds: what this fit
-        keeps there no other may be able to read.
+        A leaving worker takes no tasks and waits until others hold its data. Data of this fit may
+        be unreadable for others.
         """
         alive = self.staying()
         for worker in sorted(self.needed):

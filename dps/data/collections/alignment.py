@@ -1,8 +1,8 @@
 """X, y and sample weights of any containers, aligned partition by partition.
 
-Partition i of one belongs to partition i of the others, and its rows in order: an index
-is not looked at. Numbers of partitions and known lengths are compared here, lengths that
-known lengths do not say when the partitions have been computed.
+Partition i of one container belongs to partition i of the others, row by row in order; indexes are
+ignored. Numbers of partitions and known lengths are compared here, unknown lengths once the
+partitions are computed.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ def partitions_of(
 ) -> list[Partition]:
     """Align Dask collections partition by partition.
 
-    X: dask array or dataframe of shape (n, n_features) or (n,), or list of partitions, lengths may
+    X: dask array or dataframe of shape (n, n_features) or (n,), or list of partitions; lengths may
         be unknown. A list holds Delayed objects or Futures.
-    y: dask array, series or dataframe of shape (n,) or (n, 1), or list of partitions; or local
-        ones where the lengths of `X` are known.
+    y: dask array, series or dataframe of shape (n,) or (n, 1), or list of partitions; or local ones
+        if the lengths of `X` are known.
     multi_output: whether `y` may have several columns.
-    names: what errors call X and y.
-    Returns lists of Futures where the data is in memory, else of Delayed objects.
-    Raises ValueError: numbers of partitions or known lengths differ; numbers and remedy are named.
+    names: names of X and y in errors.
+    Returns lists of Futures if the data is in memory, else of Delayed objects.
+    Raises ValueError: numbers of partitions or known lengths differ; the message has the numbers
+        and the remedy.
     """
     if hasattr(X, "rechunk") and X.ndim > 1 and len(X.chunks[1]) > 1:
         warn(
@@ -52,9 +53,9 @@ def partitions_of(
 
 
 def in_memory(client: Any, **values: Any) -> list[Any]:
-    """Values of dask collections beside a local X, computed together; others as they are.
+    """Compute dask collections beside a local X together; other values are returned as they are.
 
-    Raises TypeError: a list of partitions, of which it is not known what they hold.
+    Raises TypeError: a list of partitions, whose type is unknown.
     """
     lazy = {name: each for name, each in values.items() if is_dask(each)}
     for name, each in lazy.items():
@@ -69,7 +70,7 @@ def in_memory(client: Any, **values: Any) -> list[Any]:
 
 
 def _whole(values: Any) -> Any:
-    """A frame as one Delayed, since Dask warns when frames and arrays are computed together."""
+    """Return a frame as one Delayed: Dask warns if frames and arrays are computed together."""
     if not is_dask_frame(values):
         return values
     from dask import delayed
@@ -84,7 +85,7 @@ def _concatenated(parts: list[Any]) -> Any:
 
 
 def _like(values: Any, X: Parts, name: str) -> Any:
-    """A local vector cut like `X`; anything of Dask's as it is."""
+    """Cut a local vector like `X`; values of Dask are returned as they are."""
     if is_dask(values):
         return values
     if not np.ndim(values):
@@ -103,7 +104,7 @@ def _like(values: Any, X: Parts, name: str) -> Any:
 
 
 def _vectors(values: Any, name: str, several: bool) -> Any:
-    """Raise unless it is a vector, or may have several columns."""
+    """Raise unless values are a vector, or have several columns if these are allowed."""
     if is_list(values):
         return values
     if not hasattr(values, "ndim"):

@@ -1,4 +1,4 @@
-"""Arrays whose rows are no vectors, and several arrays of the same rows, as one matrix."""
+"""Arrays whose rows are not vectors, and several arrays with the same rows, as one matrix."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from dps.data.collections.partitions import is_dask
 
 
 def side_by_side(X: Any) -> Any:
-    """The matrix that stands for arrays: of NumPy, or of Dask where one of them is.
+    """Return a matrix for several arrays: of NumPy, or of Dask if one of them is of Dask.
 
-    X: array, dict or tuple of arrays, of which `Arrays.of` says something.
-    Raises ValueError: they have different numbers of rows, or integers that the matrix cannot hold.
+    X: array, dict or tuple of arrays that `Arrays.of` describes.
+    Raises ValueError: the arrays have different numbers of rows, or integers that the matrix cannot
+        hold.
     """
     if not isinstance(X, Mapping | tuple):
         return _matrix(X, X.dtype, "X")
     names = sorted(X) if isinstance(X, Mapping) else range(len(X))
     parts = {name: X[name] for name in names}
     lengths = {name: part.shape[0] for name, part in parts.items()}
-    known = {length for length in lengths.values() if length == length}  # of Dask's also NaN
+    # Lengths of Dask arrays may be NaN.
+    known = {length for length in lengths.values() if length == length}
     if len(known) > 1:
         raise ValueError(f"the arrays in X have different numbers of rows: {lengths}")
     floating = [part.dtype for part in parts.values() if part.dtype.kind == "f"]
@@ -41,7 +43,7 @@ def side_by_side(X: Any) -> Any:
 
 
 def _matrix(X: Any, dtype: np.dtype[Any], name: str) -> Any:
-    """Rows as vectors, in the dtype of all inputs."""
+    """Return rows as vectors in the common dtype."""
     width = int(np.prod(X.shape[1:], dtype=int))
     if not is_dask(X):
         return _vectors(X, width, dtype, name)

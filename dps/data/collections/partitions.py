@@ -1,7 +1,7 @@
-"""The parts of data: partitions, pieces of them, and the containers they come in.
+"""Partitions, pieces of partitions, and the containers that they come in.
 
-Checks what can be known of a container without computing anything: shapes, dtypes, names
-of columns. Dask is imported only when something of Dask's is given.
+It checks what a container shows without computation: shapes, dtypes and names of columns. Dask is
+imported only for objects of Dask.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-#: Called with the number of loaded partitions and of all.
+#: Called with the numbers of loaded partitions and of all.
 Counted = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class Partition:
-    """Rows that lie together."""
+    """X, y and weights of some rows."""
 
     X: Any
     y: Any
@@ -37,21 +37,20 @@ class Piece:
     5
     """
 
-    partition: int  # its number
+    partition: int  # number of the partition
     start: int
     stop: int
-    # True if only these rows are copied to the worker that reads them; else it reads them where
-    # the partition lies.
+    # True if these rows are copied to the worker that reads them; else it holds the partition.
     moved: bool = False
 
     @property
     def rows(self) -> int:
-        """Rows of the piece."""
+        """Number of rows."""
         return self.stop - self.start
 
 
 def is_dask(value: object) -> bool:
-    """True if a value is Dask's: a collection, or a list of partitions; does not import Dask."""
+    """True for a Dask collection or a list of partitions; does not import Dask."""
     if "dask.base" not in sys.modules:
         return False
     from dask.base import is_dask_collection
@@ -60,16 +59,16 @@ def is_dask(value: object) -> bool:
 
 
 def is_frame(value: Any) -> bool:
-    """True if a value is a dataframe of pandas or dask; a series is not."""
+    """True for a dataframe of pandas or Dask, not for a series."""
     named = not is_part(value) and hasattr(value, "columns") and hasattr(value, "iloc")
     return named and value.ndim == 2
 
 
 def unmasked(values: Any) -> Any:
-    """An array in a dtype that scikit-learn, files and kernels know; anything else as it is.
+    """Convert an array to a dtype that scikit-learn, files and kernels read.
 
-    Masked values become NaN, or None. NumPy's strings of variable width become objects, and objects
-    that are all whole numbers or booleans such an array.
+    Masked values become NaN or None. NumPy's variable-width strings become objects. Objects that
+    are all integers or booleans become an array of these.
 
     Examples
     --------
@@ -94,7 +93,7 @@ def unmasked(values: Any) -> Any:
 
 
 def as_pandas(value: object) -> Any:
-    """Convert data of pyarrow or polars to pandas, tensors to unmasked NumPy arrays."""
+    """Convert data of pyarrow or polars to pandas, and tensors to unmasked NumPy arrays."""
     value = unmasked(value)
     library = type(value).__module__.partition(".")[0]
     if library == "torch" and hasattr(value, "detach"):
@@ -109,7 +108,7 @@ def as_pandas(value: object) -> Any:
 
 
 def _from_arrow(value: Any) -> Any:
-    """A table or column in pandas; whole numbers and booleans with gaps keep their types."""
+    """Convert a table or column to pandas; integers and booleans with gaps keep their types."""
     import pandas as pd
 
     made = value.to_pandas()
@@ -122,7 +121,7 @@ def _from_arrow(value: Any) -> Any:
 
 
 def _with_gaps(column: Any) -> Any:
-    """A nullable array if some whole numbers or booleans are missing, else None."""
+    """Return a nullable array if integers or booleans are missing, else None."""
     import pandas as pd
     import pyarrow as pa
 
@@ -136,25 +135,25 @@ def _with_gaps(column: Any) -> Any:
 
 
 def is_dask_frame(value: object) -> bool:
-    """True if a value is a dask dataframe or series."""
+    """True for a dask dataframe or series."""
     return hasattr(value, "_meta") and hasattr(value, "npartitions") and hasattr(value, "divisions")
 
 
 def is_list(value: object) -> bool:
-    """True if a value is a list of Delayed objects or Futures."""
+    """True for a list of Delayed objects or Futures."""
     return isinstance(value, list | tuple) and len(value) > 0 and is_part(value[0])
 
 
 def is_part(value: object) -> bool:
-    """True if a value is a Future, or a Delayed, which has every name without an underscore."""
+    """True for a Future or a Delayed, which has every attribute without an underscore."""
     return hasattr(value, "key") and hasattr(value, "cancelled")
 
 
 def meta_of(X: Any) -> Any:
-    """An empty stand-in for `X`, for feature names and counts.
+    """Return an empty container with the columns of `X`, for names and counts of features.
 
-    Returns dataframe, array, or None for a list of partitions, of which nothing is known.
-    Raises ValueError, TypeError: columns that are no numbers, or a collection that is no table.
+    Returns dataframe, array, or None for a list of partitions, whose columns are unknown.
+    Raises ValueError, TypeError: columns are not numeric, or a collection is not a table.
     """
     if is_dask_frame(X):
         check_columns(X._meta)
@@ -189,12 +188,12 @@ def _check_array(X: Any) -> None:
         )
     if X.ndim != 2:
         raise ValueError(f"X must have 2 dimensions, got shape {X.shape}")
-    if X.dtype.kind not in "biufO":  # objects may be numbers
+    if X.dtype.kind not in "biufO":  # objects may hold numbers
         raise ValueError(f"X has dtype {X.dtype}, which is no number: encode or convert it")
 
 
 def check_names(meta: Any) -> None:
-    """Raise if two columns of a pandas dataframe have one name."""
+    """Raise if two columns of a pandas dataframe have the same name."""
     twice = [str(name) for name, count in Counter(meta.columns).items() if count > 1]
     if twice:
         raise ValueError(f"X has several columns named {twice}: give each a name of its own")
@@ -207,10 +206,10 @@ _CONVERT = (
 
 
 def check_columns(meta: Any, remedy: str = _CONVERT) -> None:
-    """Raise unless all columns of a pandas dataframe are of numbers, each with its own name.
+    """Raise unless all columns of a pandas dataframe are numeric and have distinct names.
 
-    remedy: what to do about the others; by default, beside a model that was trained on numbers.
-    Raises ValueError: names the columns, their dtypes and what to do.
+    remedy: advice for other columns; by default for a model that was trained on numbers.
+    Raises ValueError: the message has the columns, their dtypes and the remedy.
     """
     if not hasattr(meta, "columns"):
         raise ValueError("X is a Series: X.to_frame() makes a dataframe of one column")
@@ -230,7 +229,7 @@ def check_columns(meta: Any, remedy: str = _CONVERT) -> None:
 
 
 def columns_without_numbers(meta: Any) -> list[str]:
-    """Names of a pandas dataframe's columns that are not of numbers."""
+    """Return the names of a pandas dataframe's columns that are not numeric."""
     return [
         str(name)
         for name, dtype in meta.dtypes.items()

@@ -1,6 +1,6 @@
-"""Dask collections as partitions, and back: arrays, dataframes, series and lists.
+"""Dask collections as lists of partitions, and lists of partitions as Dask collections.
 
-Knows nothing of what partitions hold. Dask is imported only when something of Dask's is given.
+It ignores the contents of partitions. Dask is imported only for objects of Dask.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from dps.data.collections.sealed import identity, sealed
 
 
 class Parts:
-    """The partitions of Dask collections, not computed yet.
+    """The partitions of a Dask collection, not computed yet.
 
-    values: dask array, series or dataframe, or list of Delayed objects or Futures; rows of
-        an array that are cut become whole.
-    name: what errors call it.
+    values: dask array, series or dataframe, or list of Delayed objects or Futures. An array that is
+        cut between columns is rechunked to whole rows.
+    name: its name in errors.
 
     Examples
     --------
@@ -50,14 +50,14 @@ class Parts:
 
     @property
     def lengths(self) -> list[int] | None:
-        """Rows of each, where that is known."""
+        """Rows of each partition, or None if unknown."""
         if self.is_list or self.is_frame or np.isnan(self.values.chunks[0]).any():
             return None
         return [int(length) for length in self.values.chunks[0]]
 
     @cached_property
     def tasks(self) -> list[Any]:
-        """Futures where all are in memory, else Delayed objects."""
+        """Futures if all partitions are in memory, else Delayed objects."""
         if self.is_list:
             return list(self.values)
         made = _delayed_behind(self.values) if self.is_frame else None
@@ -67,24 +67,24 @@ class Parts:
         if made is not None:
             return made
         values = _optimised([self.values])[0] if self.is_frame else self.values
-        # An array is optimised together with others, see `one_graph`, or not at all.
+        # `one_graph` optimises an array together with others, or else it is not optimised.
         return list(np.asarray(values.to_delayed(optimize_graph=False), dtype=object).ravel())
 
     def map(self, function: Callable[..., Any], *beside: Iterable[Any]) -> list[Any]:
-        """Apply a function to each part and the parts beside it, as Delayed."""
+        """Apply a function to each partition and the values beside it, as Delayed objects."""
         import dask
 
         call = dask.delayed(sealed(function))
         return [call(*each) for each in zip(self.tasks, *beside, strict=True)]
 
     def computed(self, function: Callable[..., Any], client: Any) -> list[Any]:
-        """Apply a function to each part, and compute the results."""
+        """Apply a function to each partition, and compute the results."""
         return results_of(self.map(function), client)
 
     def like(self, parts: list[Any], lengths: Sequence[int] | None = None) -> Any:
-        """Other partitions as a collection of this kind, of known lengths or unknown ones.
+        """Return partitions as a collection of this kind, with or without known lengths.
 
-        parts: as many as there are, or more or fewer.
+        parts: of any number.
         """
         if self.is_list:
             return parts
@@ -94,7 +94,7 @@ class Parts:
         return blocks_of(parts, lengths, values.shape[1:], values.dtype, values._meta)
 
     def csr(self, function: Callable[[Any, int], Any], n_columns: int, dtype: Any) -> Any:
-        """Apply a function to each part and its number, as a dask array of CSR blocks."""
+        """Apply a function to each partition and its number; return a dask array of CSR blocks."""
         import dask
         import scipy.sparse
 
@@ -106,10 +106,10 @@ class Parts:
 
 
 def one_graph(*values: Any) -> list[Any]:
-    """Collections whose graphs are optimised as one, so that tasks they share run once.
+    """Optimise the graphs of collections together, so that shared tasks run once.
 
-    What :func:`dask.persist` does with several collections. Local values, lists of Delayed objects
-    and what lies in memory are returned as they are.
+    :func:`dask.persist` does so for several collections. Local values, lists of Delayed objects and
+    data in memory are returned as they are.
 
     *values: dask array, series or dataframe, list of Delayed or Future, local data or None.
 
@@ -130,7 +130,7 @@ def one_graph(*values: Any) -> list[Any]:
         for at, frame in zip(frames, made, strict=True):
             found[at] = frame
     if arrays:
-        # Tasks that others need, too, are not merged into those of arrays.
+        # Tasks that other collections need are not fused into those of arrays.
         lists = [part for each in found if is_list(each) for part in each]
         others: set[Any] = set()
         for each in [*lists, *(found[at] for at in frames)]:
@@ -185,7 +185,7 @@ def _arrays_of_one_graph(arrays: list[Any], others: set[Any]) -> list[Any]:
 def blocks_of(
     parts: Sequence[Any], lengths: Sequence[int] | None, shape: Sequence[int], dtype: Any, meta: Any
 ) -> Any:
-    """Delayed blocks as a dask array, whose rows have that shape."""
+    """Return Delayed blocks as a dask array whose rows have that shape."""
     import dask.array as da
 
     known = [np.nan] * len(parts) if lengths is None else lengths
@@ -197,14 +197,14 @@ def blocks_of(
 
 
 def persisted(client: Any, tasks: Sequence[Any]) -> Any:
-    """Collections or Delayed objects in memory, by a client or, without one, where Dask will."""
+    """Persist collections or Delayed objects, with a client or with Dask's default scheduler."""
     import dask
 
     return dask.persist(*tasks) if client is None else client.persist(list(tasks))
 
 
 def held(client: Any, parts: Sequence[Sequence[Any]]) -> list[list[Any]]:
-    """Partitions of several collections in memory, computed together."""
+    """Persist partitions of several collections together."""
     import dask
 
     stay = dask.delayed(sealed(identity))
@@ -213,9 +213,9 @@ def held(client: Any, parts: Sequence[Sequence[Any]]) -> list[list[Any]]:
 
 
 def frame_of(parts: Sequence[Any], meta: Any, divisions: Sequence[Any] | None = None) -> Any:
-    """Delayed objects or Futures as a dask dataframe or series.
+    """Return Delayed objects or Futures as a dask dataframe or series.
 
-    As Dask's `from_delayed`, which however would make text of objects, lists among them.
+    As Dask's `from_delayed`, which would convert objects, such as lists, to text.
     """
     from dask import delayed
     from dask.dataframe.dask_expr import new_collection
@@ -227,12 +227,12 @@ def frame_of(parts: Sequence[Any], meta: Any, divisions: Sequence[Any] | None = 
 
 
 def rows_of(part: Any) -> int:
-    """Number of rows of a partition."""
+    """Return the number of rows of a partition."""
     return int(part.shape[0]) if hasattr(part, "shape") else len(part)
 
 
 def take(part: Any, rows: NDArray[np.int64]) -> Any:
-    """Some rows of a partition."""
+    """Return some rows of a partition."""
     if hasattr(part, "iloc"):
         return part.iloc[rows]
     if hasattr(part, "tocsr"):
@@ -245,10 +245,10 @@ def _encode(function: Callable[[Any, int], Any], part: Any, number: int) -> Any:
 
 
 def _optimised(frames: Sequence[Any]) -> list[Any]:
-    """Dask dataframes and series that read only what all need, in one task a partition.
+    """Optimise dask dataframes together: each reads the columns that all of them need.
 
-    Dask would also read a file's row groups together, the more the fewer columns are wanted: X and
-    what it says of itself would be cut at different rows.
+    Dask's own optimisation would also merge row groups of a file, more of them if few columns are
+    read. Then X and its metadata would be cut at different rows.
     """
     from dask._expr import _ExprSequence
     from dask.dataframe.dask_expr import new_collection
@@ -259,21 +259,21 @@ def _optimised(frames: Sequence[Any]) -> list[Any]:
 
 
 def _delayed_behind(frame: Any) -> list[Any] | None:
-    """The Delayed objects that `frame_of` made a frame of; None of another frame."""
+    """Return the Delayed objects that `frame_of` made a frame of; None for other frames."""
     from dask.dataframe.dask_expr.io._delayed import FromDelayed
 
     expr = getattr(frame, "expr", None)
     if not isinstance(expr, FromDelayed) or expr.operand("verify_meta"):
         return None
-    if expr.operand("_partitions") is not None:  # some of them
+    if expr.operand("_partitions") is not None:  # a selection of partitions
         return None
     return list(expr.delayed_container.operands)
 
 
 def _futures_of(values: Any, made: Sequence[Any] | None = None) -> list[Any] | None:
-    """The Futures that stand for all partitions of a collection; None if some are not there.
+    """Return the Futures of a collection's partitions; None if some are not in memory.
 
-    `made` are the Delayed objects that it was made of, if that is known.
+    `made` are the Delayed objects behind the collection, if known.
     """
     from dask.core import flatten
 
@@ -292,14 +292,14 @@ def _futures_of(values: Any, made: Sequence[Any] | None = None) -> list[Any] | N
 
 
 def _future_behind(graph: Any, key: object) -> Any:
-    """The Future that a key of a graph stands for, if it stands for one."""
+    """Return the Future that a key of a graph stands for, or None."""
     from dask._task_spec import Alias
 
     value = graph.get(key)
     while True:
         if isinstance(value, Alias):
             value = graph.get(value.target)
-        elif _is_key(value, graph):  # an alias as Dask once wrote them
+        elif _is_key(value, graph):  # an alias in Dask's earlier form
             value = graph.get(value)
         else:
             return value if is_part(value) else None
@@ -308,5 +308,5 @@ def _future_behind(graph: Any, key: object) -> Any:
 def _is_key(value: object, graph: Any) -> bool:
     try:
         return isinstance(value, tuple) and value in graph
-    except TypeError:  # a task, of something that cannot be a key
+    except TypeError:  # a task with an unhashable value, which is no key
         return False

@@ -10,7 +10,7 @@ from typing import Any
 
 from dps.errors import ClusterError
 
-#: Why something is not computed that needs what Dask held.
+#: Exceptions if a result that Dask held is lost.
 LOST = (
     "data is no longer on the cluster that was persisted or scattered: the client that made it is "
     "closed, or its worker is gone; make it again. If len() of new data fails too, Dask has lost "
@@ -19,24 +19,24 @@ LOST = (
 
 
 def is_inherited(client: Any) -> bool:
-    """True if a client was made before this process was forked: nothing here reads its answers."""
+    """True if a client was made before this process was forked, so that it gets no answers."""
     thread = getattr(client.loop.asyncio_loop, "_thread_id", None)
     return thread is not None and thread not in sys._current_frames()
 
 
 def computing() -> dict[str, Any]:
-    """Configuration with which Dask computes in this process, also in a forked child."""
+    """Return the configuration with which Dask computes in this process, or in a forked child."""
     if (distributed := sys.modules.get("distributed")) is not None:
         with contextlib.suppress(ValueError):
             if is_inherited(distributed.default_client()):
-                return {"scheduler": "sync"}  # its threads are gone as well
+                return {"scheduler": "sync"}  # the threads were not forked
     return {}
 
 
 def results_of(tasks: Sequence[Any], client: Any) -> list[Any]:
-    """Compute some tasks or collections, with a client or with Dask's default scheduler.
+    """Compute tasks or collections with a client, or with Dask's default scheduler.
 
-    Raises ClusterError: their data is gone.
+    Raises ClusterError: data that they need is lost.
     """
     import dask
 

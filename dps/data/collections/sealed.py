@@ -1,11 +1,11 @@
-"""Functions for Dask's graphs that need not be known to the scheduler, which passes them on.
+"""Functions for Dask's graphs that the scheduler can pass on without importing dps.
 
-Dask's scheduler unpickles the graphs that it is sent, and pickles their tasks anew for workers. It
-runs none of them, so it should not need dps. A sealed function travels as bytes, and is opened as
-soon as it is unpickled, as any function is; but where that fails it stays closed until it is
-called, or unpickled elsewhere. (Not in the call: tasks run in several threads, and first imports of
-the same packages from several threads at once can fail.) What opens it travels as byte code, like
-anything in a notebook: all processes have one minor version of Python, which Dask asks for anyway.
+Dask's scheduler unpickles the graphs that it receives and pickles their tasks again for workers. It
+does not run them, so it should not need dps. A sealed function travels as bytes and is opened when
+it is unpickled. If that fails, it stays closed until it is called or unpickled elsewhere. (Opening
+it in the call alone would not do: tasks run in several threads, and concurrent first imports of the
+same packages can fail.) The function that opens it travels as byte code, like functions of a
+notebook: all processes have the same minor version of Python, which Dask requires anyway.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any
 
 
 class sealed:
-    """A function that who passes it on does not need to be able to import.
+    """A function that processes can pass on without importing it.
 
-    *constants, **options: its first arguments. What Dask must see, such as Futures, belongs into
-        the call instead.
+    *constants, **options: its first arguments. Futures and other values that Dask must see belong
+        into the call.
     """
 
     def __init__(self, function: Callable[..., Any], *constants: Any, **options: object) -> None:
@@ -32,12 +32,12 @@ class sealed:
         self.__name__ = function.__name__  # Dask names tasks by it
 
     def __call__(self, *args: Any, **kwargs: object) -> Any:
-        """Call it."""
+        """Call the function."""
         return self._function(*args, **kwargs)
 
     @property
     def __signature__(self) -> inspect.Signature:
-        """The function's own: Dask reads there what it is to give to blocks."""
+        """The function's signature, in which Dask looks for the arguments that blocks need."""
         return inspect.signature(self._function)
 
     def __dask_tokenize__(self) -> Any:
@@ -48,7 +48,7 @@ class sealed:
     @cached_property
     def contents(self) -> bytes:
         """The pickled function."""
-        from distributed.protocol.pickle import dumps  # it knows more than cloudpickle does
+        from distributed.protocol.pickle import dumps  # it handles more types than cloudpickle
 
         return bytes(dumps(self._function))
 
@@ -57,14 +57,14 @@ class sealed:
 
 
 def _opener() -> Callable[[bytes], Any]:
-    """Make the function that opens a pickled one: outside of a module, it is pickled whole."""
+    """Make the function that opens a pickled one; a nested function is pickled by value."""
 
     def opened(contents: bytes) -> Callable[..., Any]:
         import pickle
 
         try:
             function: Callable[..., Any] = pickle.loads(contents)
-        except Exception:  # whatever is missing or other there
+        except Exception:  # whatever may be missing or different there
             return Closed(contents)
         return function
 
@@ -105,14 +105,14 @@ _OPENER = _Opener()
 
 
 def identity(value: object) -> Any:
-    """The task that holds something for others."""
+    """Hold a value for other tasks."""
     return value
 
 
 def check_pickles(function: Any) -> None:
-    """Raise if what a function is bound to cannot be pickled.
+    """Raise if a function has an argument that cannot be pickled.
 
-    Raises TypeError: which attribute of which class it is.
+    Raises TypeError: the message names the attribute and its class.
     """
     import cloudpickle
 

@@ -1,4 +1,4 @@
-"""The rows that a rank cuts into steps: blocks, and the order of their rows."""
+"""Batches: the rows of a step, as parts of blocks."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from dps.data.feed.targets import as_targets
 
 
 class BlockSource(Protocol):
-    """The source of a rank's blocks, epoch by epoch."""
+    """Provides a rank's blocks, epoch by epoch."""
 
     @property
     def rows(self) -> int:
-        """Training rows of the rank in an epoch."""
+        """The rank's training rows per epoch."""
 
     def groups(self, epoch: int) -> Generator[Group]:
-        """Blocks whose rows are taken together, one group after the other."""
+        """Yield groups of blocks whose rows are mixed."""
 
 
 class BatchPart:
-    """The rows of a batch that lie in one block.
+    """The rows of a batch in one block.
 
-    order: (n,) int64 array or None, its training rows in the order they are taken; None takes all
+    order: (n,) int64 array or None, the block's training rows in the order of use; None takes all
         in order.
     """
 
@@ -39,7 +39,7 @@ class BatchPart:
         self.left = block.stop - block.start if order is None else len(order)
 
     def rest(self) -> tuple[Block, NDArray[np.int64] | None, int, int]:
-        """The block, the order, and where in that, or in the block, its rows start and stop."""
+        """The block, the order, and the first and last place of its rows in the order or block."""
         return self._block, self._order, self._at, self._at + self.left
 
 
@@ -50,26 +50,26 @@ Group = list[BatchPart]
 class Batches:
     """Cuts an epoch into steps.
 
-    Step t of T takes rows ``n t // T`` to ``n (t + 1) // T`` of the rank's n rows,
-    possibly none, so that replicas with unequal rows finish together. From blocks that
-    are mixed it takes in proportion to what is left of each.
+    Step t of T takes rows ``n t // T`` to ``n (t + 1) // T`` of the rank's n rows, possibly none,
+    so that replicas with unequal rows finish together. It takes from the blocks of a group in
+    proportion to the rows that are left in each.
     """
 
     source: BlockSource
-    steps: int  # steps of an epoch, T
+    steps: int  # steps per epoch, T
 
 
 def spread(count: int, n_groups: int, key: int) -> list[list[int]]:
-    """Numbers below `count` in groups of about equal size, each from all over their range.
+    """Distribute numbers below `count` over groups of about equal size, each from the whole range.
 
-    Of as many neighbours as there are groups each goes to another one, by chance: whatever
-    the numbers are sorted by, every group has its share of it.
+    Each of `n_groups` neighbours goes to another group, at random. So every group has its share of
+    each value that the numbers are sorted by.
     """
     order, turns = np.arange(count), np.arange(n_groups)
     shuffle(order, key)
     shuffle(turns, key + 1)
     groups: list[list[int]] = [[] for _ in turns]
-    taken = [0] * count  # of each run of neighbours
+    taken = [0] * count  # numbers of each run of neighbours
     for number in order.tolist():
         run = number // n_groups
         groups[turns[taken[run]]].append(number)
@@ -77,18 +77,18 @@ def spread(count: int, n_groups: int, key: int) -> list[list[int]]:
     return groups
 
 
-#: Key spaces, which keep what is drawn for one end apart from the others: rows for validation,
-#: rows that are exchanged, folds, splits. Those of epochs are below.
+#: Key spaces, which keep random draws for different purposes apart: validation rows, exchanges,
+#: folds and splits. Those of epochs are below.
 HELD_OUT, EXCHANGED, FOLDS, SPLITS = (space << 32 for space in (1, 2, 3, 4))
 
 
 def order_of(
     rows: int, seed: int, number: int, space: int, labels: Any = None
 ) -> NDArray[np.int64]:
-    """A random order of a partition's rows; one label after the other if labels are given.
+    """Return a random order of a partition's rows, grouped by label if labels are given.
 
     space: one of the key spaces.
-    labels: several columns are not looked at.
+    labels: ignored if they have several columns.
     """
     order = np.arange(rows)
     shuffle(order, key_of(seed, 0, number, space))
@@ -99,5 +99,5 @@ def order_of(
 
 
 def key_of(*numbers: int) -> int:
-    """64 bits of some numbers, which zeros behind them do not change."""
+    """Return 64 bits for some numbers; trailing zeros do not matter."""
     return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])

@@ -1,8 +1,7 @@
 """A partition as a replica reads it: rows on demand, in the model's dtype.
 
-Data stays as it is in memory. What a kernel can read (C-contiguous rows or CSR of the
-model's dtype) is handed over as it lies; everything else is converted batch by batch
-into a scratch block.
+Kernels read C-contiguous rows and CSR of the model's dtype in place. Everything else is converted
+batch by batch into a scratch block.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ class Features(Protocol):
     """The X of a block."""
 
     def rows(self, start: int, stop: int, order: NDArray[np.int64] | None) -> Rows:
-        """Rows ``order[start:stop]``, or ``start:stop``; valid until the next call."""
+        """Return rows ``order[start:stop]``, or ``start:stop``; valid until the next call."""
 
     def block(self, y: NDArray[np.floating], weight: NDArray[np.floating] | None) -> BlockRows:
-        """All rows with their targets and weights, for kernels."""
+        """Return all rows with targets and weights for kernels."""
 
     def copied(self, rows: NDArray[np.int64]) -> Features:
-        """Some rows, copied."""
+        """Copy some rows."""
 
 
 @dataclass(frozen=True)
@@ -80,9 +79,9 @@ class SparseFeatures:
 
 
 class _UnalignedFeatures:
-    """C-contiguous rows of the model's dtype that begin at any byte, as they come over TCP.
+    """C-contiguous rows of the model's dtype at unaligned addresses, as they arrive over TCP.
 
-    Rows are copied whole into a scratch block, which stays in cache.
+    Rows are copied whole into a scratch block that stays in the cache.
     """
 
     def __init__(self, values: NDArray[np.floating]) -> None:
@@ -108,7 +107,7 @@ class _UnalignedFeatures:
 
 
 class _ConvertedFeatures:
-    """Columns of any number type, converted a batch at a time."""
+    """Columns of any numeric type, converted batch by batch."""
 
     def __init__(self, columns: list[np.ndarray], dtype: np.dtype[Any]) -> None:
         self._table = ColumnTable(columns)
@@ -135,7 +134,7 @@ def _copied(features: Features, rows: NDArray[np.int64]) -> _DenseFeatures:
 
 
 def as_rows(X: Any) -> Any:
-    """A partition's X as an array, CSR rows or a dataframe that kernels can read.
+    """Return a partition's X as an array, CSR rows or a dataframe that kernels can read.
 
     X: array, sparse matrix or array of SciPy or of pydata/sparse, or dataframe.
 
@@ -147,23 +146,23 @@ def as_rows(X: Any) -> Any:
     if hasattr(X, "columns") and hasattr(X, "dtypes"):
         odd = [name for name, dtype in X.dtypes.items() if _is_odd(dtype)]
         return X.astype(dict.fromkeys(odd, np.float64)) if odd else X
-    if hasattr(X, "to_scipy_sparse"):  # of pydata/sparse
+    if hasattr(X, "to_scipy_sparse"):  # pydata/sparse
         X = X.to_scipy_sparse()
     if scipy.sparse.issparse(X):
         rows = _pruned(X).tocsr()
-        if not rows.has_canonical_format:  # equal matrices are to mean the same
+        if not rows.has_canonical_format:  # equal matrices must give equal results
             rows = rows.copy()
             rows.sum_duplicates()
         return rows
     values = np.asarray(unmasked(X))
     if values.dtype.kind == "O":
-        with suppress(TypeError, ValueError):  # objects that are no numbers are found later
+        with suppress(TypeError, ValueError):  # values that are not numbers are reported later
             values = values.astype(np.float64)
     return values.astype(np.float64) if _is_odd(values.dtype) else values
 
 
 def _pruned(X: Any) -> Any:
-    """A sparse matrix without stored values of no row, and with indices that SciPy reads."""
+    """Return a sparse matrix without surplus stored values, with indices that SciPy reads."""
     if X.format not in ("csr", "csc", "bsr"):
         return X
     stored = int(X.indptr[-1]) if len(X.indptr) else 0
@@ -178,7 +177,7 @@ def _pruned(X: Any) -> Any:
 
 
 def _is_odd(dtype: Any) -> bool:
-    """True if no kernel reads numbers of a dtype as they are."""
+    """True if no kernel reads a dtype directly."""
     if getattr(dtype, "kind", "O") not in "iuf":
         return False
     return not getattr(dtype, "isnative", True) or (
@@ -209,26 +208,26 @@ def features_of(X: Any, dtype: Any) -> Features:
 
 @dataclass(frozen=True)
 class Block:
-    """Some rows of a partition that one rank trains on."""
+    """The rows of a partition that a rank trains on."""
 
-    partition: int  # its number, which keys the order of its rows
+    partition: int  # number of the partition, the key of the order of its rows
     features: Features  # X of the whole partition
-    y: NDArray[np.floating]  # (n,) targets of the whole partition, in the model's dtype
+    y: NDArray[np.floating]  # (n,) targets of the whole partition in the model's dtype
     weight: NDArray[np.floating] | None  # (n,)
     start: int  # the rank's rows of the partition
     stop: int
-    # (n,) rows of the partition that are kept for validation.
+    # (n,) rows of the partition that are held out.
     held_out: NDArray[np.bool_] | None = None
-    first: int = 0  # the row of the partition that is row 0 here, of a piece that was moved
+    first: int = 0  # number of row 0 here in the partition, for a piece that was moved
 
     @property
     def place(self) -> int:
-        """Position of the rank's first row in the partition, wherever the rows lie now."""
+        """Position of the rank's first row in the partition, wherever the rows are now."""
         return self.first + self.start
 
     @cached_property
     def for_kernels(self) -> BlockRows:
-        """All rows of the partition as kernels read them."""
+        """All rows of the partition for kernels."""
         return self.features.block(self.y, self.weight)
 
     @property
@@ -245,19 +244,19 @@ class Block:
         return self.start + np.flatnonzero(~self.held_out[self.start : self.stop])
 
     def validation_rows(self) -> NDArray[np.int64]:
-        """Row numbers to validate on."""
+        """Row numbers of held-out rows."""
         if self.held_out is None:
             return np.empty(0, np.int64)
         return self.start + np.flatnonzero(self.held_out[self.start : self.stop])
 
     def copied(self, rows: NDArray[np.int64]) -> Block:
-        """Some rows alone, copied, as a block without rows for validation."""
+        """Copy some rows, as a block without held-out rows."""
         weight = None if self.weight is None else self.weight[rows]
         features = self.features.copied(rows)
         return Block(self.partition, features, self.y[rows], weight, 0, len(rows))
 
     def segment(self, start: int, stop: int, order: NDArray[np.int64] | None) -> Segment:
-        """Rows ``order[start:stop]`` of the partition, or ``start:stop``."""
+        """Return rows ``order[start:stop]`` of the partition, or ``start:stop``."""
         at: Any = slice(start, stop) if order is None else order[start:stop]
         return Segment(
             self.features.rows(start, stop, order),
@@ -268,7 +267,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A part of a batch that lies in one block."""
+    """The rows of a batch in one block, as values."""
 
     X: Rows
     y: NDArray[np.floating]

@@ -1,4 +1,4 @@
-"""Rows kept for validation: a share of each partition, or whole partitions."""
+"""The held-out rows: a share of each partition, or whole partitions."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from numpy.typing import NDArray
 
 from dps.data.feed.batches import HELD_OUT
 
-#: A whole number, or a uint64 array of some.
+#: An integer, or a uint64 array.
 _Number = Any
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Rows that are not trained on.
+    """The rows that are not trained on.
 
-    Of each run of ``1 / fraction`` rows of a partition one is kept, drawn by chance. So rows can be
-    counted without drawing them.
+    One row of each run of ``1 / fraction`` rows of a partition is held out, drawn at random. So
+    held-out rows can be counted without drawing them.
 
     Examples
     --------
@@ -33,20 +33,20 @@ class HeldOut:
     """
 
     seed: int
-    fraction: float  # share of the rows of every partition, drawn by chance
-    # By partition: the rows with a known choice, and whether each is kept.
+    fraction: float  # share of the rows of every partition that is drawn
+    # By partition: rows whose choice is fixed, and whether each is held out.
     known: Mapping[int, tuple[NDArray[np.int64], NDArray[np.bool_]]] = field(default_factory=dict)
-    # From this number on partitions are kept as a whole: validation data of the user's.
+    # Partitions from this number on are held out as a whole: they are the user's validation data.
     first: int | None = None
 
     def __bool__(self) -> bool:
-        """True if any row is kept."""
+        """True if any row is held out."""
         return self.fraction > 0 or self.first is not None
 
     def rows(self, partition: int, rows: int) -> NDArray[np.bool_] | None:
-        """Return a mask of the partition's rows that are kept, or None if there are none.
+        """Return a mask of the partition's held-out rows, or None if there are none.
 
-        The first rows are the same if it is asked for fewer.
+        With fewer rows, the mask of the first rows is the same.
         """
         if self.first is not None and partition >= self.first:
             return np.ones(rows, bool)
@@ -62,7 +62,7 @@ class HeldOut:
         return kept
 
     def count(self, partition: int, start: int, stop: int) -> int:
-        """Count the rows from `start` to `stop` that are kept, without drawing them."""
+        """Count the held-out rows from `start` to `stop` without drawing them."""
         if self.first is not None and partition >= self.first:
             return stop - start
         if not self.fraction:
@@ -77,19 +77,19 @@ class HeldOut:
         return count
 
     def _before(self, partition: int, row: int) -> int:
-        """Count the rows before this one that are drawn."""
-        last = self._run(row - 1)  # the runs before it end there
+        """Count the drawn rows before a row."""
+        last = self._run(row - 1)  # all earlier runs end before this one
         return last + int(self._drawn(partition, last) < row) if row else 0
 
-    # Runs are cut in whole numbers, so that every machine cuts them alike.
+    # Runs are computed in integers, so that every machine cuts them alike.
 
     @property
     def _length(self) -> int:
-        """Rows of a run, in shares of a row."""
-        return min(round((1 << _SHARES) / self.fraction), 1 << 62)  # its double fits a word
+        """Rows of a run, in fractions of a row."""
+        return min(round((1 << _SHARES) / self.fraction), 1 << 62)  # twice this value fits a word
 
     def _run(self, row: _Number) -> _Number:
-        """Return the run that a row is in."""
+        """Return the run of a row."""
         return (((row + 1) << _SHARES) - 1) // self._length
 
     def _drawn(self, partition: int, run: _Number) -> _Number:
@@ -98,7 +98,7 @@ class HeldOut:
         return start + _mixed(_key(self.seed, partition) + run * _GAMMA & _BITS) % (stop - start)
 
 
-_SHARES = 24  # bits
+_SHARES = 24  # bits of a fraction
 _BITS = (1 << 64) - 1
 _GAMMA = 0x9E3779B97F4A7C15
 
@@ -110,7 +110,7 @@ def _key(seed: int, partition: int) -> int:
 
 
 def _mixed(number: _Number) -> _Number:
-    """Mix the bits of a number as SplitMix64 does (Steele et al. 2014)."""
+    """Mix the bits of a number by SplitMix64 (Steele et al., 2014)."""
     number = (number ^ number >> 30) * 0xBF58476D1CE4E5B9 & _BITS
     number = (number ^ number >> 27) * 0x94D049BB133111EB & _BITS
     return number ^ number >> 31

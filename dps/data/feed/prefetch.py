@@ -1,7 +1,4 @@
-"""Items made ahead in a thread beside the one that uses them, a bounded number of them.
-
-Knows nothing of what items are.
-"""
+"""Items that a thread makes ahead of the thread that uses them, up to a number."""
 
 from __future__ import annotations
 
@@ -17,17 +14,17 @@ _JOIN_SECONDS = 2.0
 
 
 def ahead(items: Iterator[T], waiting: Callable[[], None], at_once: int = 2) -> Generator[T]:
-    """Yield items, and prepare the next ones: `at_once` in all, with the one in use.
+    """Yield items while a thread prepares the next ones, `at_once` in all with the current one.
 
-    Protocol. A permit stands for an item that is there or being made. The thread takes one
-    before it makes an item; the user gives one back when it asks for the next. A caller that stops
-    first says so: the user by `ended`, which the thread sees before its next item, and the
-    thread by its last message. The user waits for the thread to end, which takes as long as
-    the item at work, but not for longer than a moment: the thread is a daemon.
+    Protocol. A permit stands for an item that exists or is being made. The thread takes a permit
+    before it makes an item; the user returns one when it asks for the next item. Either side may
+    stop first: the user sets `ended`, which the thread checks before its next item, and the thread
+    sends a last message. The user then waits for the thread, which finishes the current item, but
+    only for a moment: the thread is a daemon.
 
-    items: used in the thread alone.
-    waiting: called now and then while the next item is waited for; raises to give up.
-    Raises BaseException: what making an item raised.
+    items: used in the thread only.
+    waiting: called now and then while waiting for the next item; raises to give up.
+    Raises BaseException: whatever making an item raised.
     """
     made: queue.SimpleQueue[tuple[str, T | BaseException | None]] = queue.SimpleQueue()
     permits = threading.Semaphore(at_once)
@@ -46,10 +43,10 @@ def ahead(items: Iterator[T], waiting: Callable[[], None], at_once: int = 2) -> 
                 made.put(("item", item))
                 del item
             made.put(("end", None))
-        except BaseException as error:  # for the one who waits for the item
+        except BaseException as error:  # raised in the user's thread
             made.put(("error", error))
 
-    # In the user's context: what makes items may ask on which of Dask's workers it is.
+    # In the user's context: making an item may depend on the Dask worker of the thread.
     thread = threading.Thread(
         target=copy_context().run, args=(make,), name="dps-prefetch", daemon=True
     )

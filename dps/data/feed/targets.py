@@ -1,4 +1,4 @@
-"""Conversion of a partition's y and sample weights to the arrays that a loss reads."""
+"""Targets and weights: from a partition's y and sample weights to arrays for a loss."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dps.losses.classification import Multilabel
 
 
 def as_targets(y: Any) -> np.ndarray:
-    """Return y as an array, one column as a vector; masked values are missing.
+    """Return y as an array, a single column as a vector, masked values as missing.
 
     Examples
     --------
@@ -28,9 +28,9 @@ def as_targets(y: Any) -> np.ndarray:
 
 
 def positive_code(classes: NDArray[Any] | None) -> int:
-    """The code of the class of two that precision and the like are about.
+    """Return the code of the positive class of two, for precision and the like.
 
-    That of the label 1, as for scikit-learn's scorers, which refuse others; else of the second.
+    It is the label 1, as for scikit-learn's scorers, which refuse others; else the second label.
 
     Examples
     --------
@@ -43,22 +43,22 @@ def positive_code(classes: NDArray[Any] | None) -> int:
 
 @dataclass(frozen=True)
 class TargetEncoding:
-    """Turns labels into a loss's targets and scales weights to a mean of 1."""
+    """Converts labels to targets, and scales weights to a mean of 1."""
 
     loss: Loss
-    # (k,) sorted labels, of several columns of y their numbers; None for a regression.
+    # (k,) sorted labels, or numbers of the columns of y; None for a regression.
     classes: np.ndarray | None
-    class_weight: tuple[float, ...] | None  # factor of each class
-    scale: float  # factor of every weight, so that they average 1 over the rows
-    units: Units | None = None  # of a regression; None: as y has them
+    class_weight: tuple[float, ...] | None  # factor for each class
+    scale: float  # factor for all weights
+    units: Units | None = None  # units of a regression's targets; None: those of y
 
     @property
     def multilabel(self) -> bool:
-        """True if a row may have several labels, or none: y has a column of 0 and 1 for each."""
+        """True if y has a column of 0 and 1 for each label."""
         return isinstance(self.loss, Multilabel)
 
     def codes(self, targets: NDArray[np.floating]) -> NDArray[np.intp]:
-        """Class codes 0..C-1 of encoded targets; of several labels zeros and ones."""
+        """Return the class codes of encoded targets; for several labels zeros and ones."""
         if self.multilabel:
             return (targets > 0).astype(np.intp)
         n_classes = 0 if self.classes is None else len(self.classes)
@@ -69,7 +69,7 @@ class TargetEncoding:
     def encode(
         self, y: Any, weight: Any, dtype: Any
     ) -> tuple[NDArray[np.floating], NDArray[np.floating] | None]:
-        """Targets and weights of a partition's rows, in the model's dtype."""
+        """Return targets and weights of a partition's rows in the model's dtype."""
         labels = as_targets(y)
         factors = None
         if weight is not None:
@@ -104,12 +104,12 @@ def class_weights(
     classes: np.ndarray,
     weights: NDArray[np.float64],
 ) -> tuple[float, ...] | None:
-    """The factor of each class, from scikit-learn's ``class_weight`` option.
+    """Return the factor for each class from scikit-learn's ``class_weight`` option.
 
     classes: (k,) array.
-    weights: (k,) array, sample weight of each class.
-    Raises ValueError: the option is none of these, names a class that is not there, or has a factor
-    that is negative or not finite.
+    weights: (k,) array, sum of sample weights of each class.
+    Raises ValueError: the option is invalid, names an unknown class, or has a factor that is
+        negative or not finite.
 
     Examples
     --------

@@ -1,6 +1,6 @@
-"""Compute the partitions of Dask collections, and keep each where there is room.
+"""Computation of Dask partitions, each stored where there is room.
 
-Owns what is said of a partition that fails in this process: the keys that were at work.
+If a partition fails in this process, the error names the keys that were running.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ def computed(
     trained: int | None = None,
     loading: Counted = lambda done, total: None,
 ) -> list[Partition]:
-    """Compute partitions together in this process, so that what they share is computed once.
+    """Compute partitions together in this process, so that shared work is done once.
 
-    keeping: where they may be kept.
-    prepare: what stands for X is ``prepare(X, number)``.
-    trained: the number of those that are not of validation data; all by default.
-    loading: called once a second with the number of computed partitions and of all.
-    Returns partitions whose X stands for all of them.
-    Raises Exception: what a partition raised, with a note that names the task.
+    keeping: where they may be stored.
+    prepare: ``prepare(X, number)`` replaces X.
+    trained: number of training partitions; by default all.
+    loading: called once a second with the numbers of computed partitions and of all.
+    Returns partitions whose X stands for all three.
+    Raises Exception: whatever a partition raised, with a note that names the task.
     """
     running = _Running(len(partitions), loading)
     try:
@@ -53,7 +53,7 @@ def computed(
             kept = delayed_keep(keeping, held, dict(enumerate(partitions)))
             made = list(dask.compute(*kept, **computing()))
     except Exception as error:
-        if running.keys:  # others may have been at work beside it
+        if running.keys:  # other tasks may have been running, too
             error.add_note(f"raised while Dask computed {' or '.join(map(repr, running.keys))}")
         raise
     absent = list(map(recomputed_bytes, made))
@@ -68,9 +68,9 @@ def delayed_keep(
     partitions: Mapping[int, Partition],
     name: str = "",
 ) -> list[Any]:
-    """Delayed objects that keep partitions, by number.
+    """Return Delayed objects that store partitions, by number.
 
-    prepare: Delayed, what all are changed by; or None.
+    prepare: Delayed function that changes each partition, or None.
     """
     keep = dask.delayed(sealed(keep_partition, keeping), pure=False)
     return [
@@ -85,10 +85,10 @@ def delayed_keep(
 def storage_for(
     fit: str, cache: str | None, partitions: Sequence[Partition], trained: int | None = None
 ) -> Keeping:
-    """Choose the storage of partitions that can be computed alone, and of others.
+    """Choose where to store partitions, which depends on whether each can be computed alone.
 
-    Of a large graph it takes a while to see that they cannot: with "auto" it is looked at, and
-    said, where messages of level INFO are heard.
+    For a large graph it takes a while to see that they cannot. With "auto" the graph is examined
+    only if INFO messages are logged.
     """
     heard = cache == "auto" and _log.isEnabledFor(logging.INFO)
     if (cache is None or heard) and None in _recipes(partitions, trained):
@@ -107,9 +107,9 @@ def storage_for(
 
 
 def _recipes(partitions: Sequence[Partition], trained: int | None) -> list[Recipe | None]:
-    """Recipes to compute partitions again; None if one cannot be computed alone.
+    """Return recipes to compute partitions again; None if one cannot be computed alone.
 
-    Validation data may share work with the rest: both are split from what one task reads, say.
+    Validation data may share work with training data, for example if one task reads both.
     """
     found: list[Recipe | None] = []
     for some in (partitions[:trained], [] if trained is None else partitions[trained:]):
@@ -120,11 +120,11 @@ def _recipes(partitions: Sequence[Partition], trained: int | None) -> list[Recip
 def recipes_of_absent(
     partitions: Sequence[Partition], sizes: Sequence[int | None], trained: int | None = None
 ) -> dict[int, Recipe]:
-    """Recipes of the partitions that could not be kept, by their number.
+    """Return recipes for the partitions that could not be stored, by number.
 
-    sizes: bytes of those that could not be, None for the others.
-    trained: the number of those that are not of validation data; all by default.
-    Raises ClusterError: they share work, so that none is computed alone.
+    sizes: bytes of partitions that could not be stored, None for the others.
+    trained: number of training partitions; by default all.
+    Raises ClusterError: partitions share work, so none can be computed alone.
     """
     absent = {number: size for number, size in enumerate(sizes) if size is not None}
     if not absent:

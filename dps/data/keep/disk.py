@@ -1,8 +1,8 @@
-"""Arrays in a file of the worker's local directory, read back slice by slice.
+"""Arrays in a file of the worker's local directory, read slice by slice.
 
-A file has no name: it is gone with the last who holds it, or with its process, however that
-ends. It is written at the end only, and what was written does not change, so that threads read
-while others write; the lock is for who writes where.
+The file is unlinked while open, so it disappears with its last reference or with its process,
+however that ends. Arrays are only appended, so threads can read while others write; the lock is for
+writers.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 
-#: Free space left on a disk: this share of it, up to a number of bytes.
+#: Free space to leave on a disk: this share of it, up to a number of bytes.
 _LEFT, _MOST_LEFT = 0.05, 4 << 30
 
 _files: weakref.WeakValueDictionary[str, DiskFile] = weakref.WeakValueDictionary()
-#: Files that may be used again: Dask has noted who holds them.
+#: Files that Dask may refer to after it has pickled an array of theirs.
 _written_down: dict[str, DiskFile] = {}
 _making = threading.Lock()
 
@@ -43,12 +43,12 @@ class DiskFile:
         _files[self.token] = self
 
     def has_room(self, nbytes: int) -> bool:
-        """True if the disk has enough space left after `nbytes` more."""
+        """True if the disk has enough space left after another `nbytes`."""
         disk = shutil.disk_usage(self._folder)
         return disk.free - nbytes > min(_LEFT * disk.total, _MOST_LEFT)
 
     def put(self, array: np.ndarray) -> DiskArray:
-        """Write an array behind the others.
+        """Append an array.
 
         array: C-contiguous array without objects.
         Raises OSError: the disk is full.
@@ -62,7 +62,7 @@ class DiskFile:
         return DiskArray(self, start, array.shape, array.dtype)
 
     def read(self, out: memoryview, start: int) -> None:
-        """Fill a buffer with what lies from `start` on."""
+        """Fill a buffer from the file at `start`."""
         done = 0
         while done < len(out):
             read = os.preadv(self._fd, [out[done:]], start + done)
@@ -97,13 +97,13 @@ class DiskArray:
         return rows
 
     def __reduce__(self) -> Any:
-        # Dask may write down who holds a file, and read that again in the same process.
+        # Dask may pickle an array and unpickle it in the same process.
         _written_down[self.file.token] = self.file
         return _again, (self.file.token, self.start, self.shape, self.dtype)
 
 
 def file_of(fit: str, folder: str) -> DiskFile:
-    """The file of a fit in this process."""
+    """Return the file of a fit in this process."""
     with _making:
         for file in list(_files.values()):
             if file.fit == fit:

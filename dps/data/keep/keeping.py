@@ -1,8 +1,7 @@
-"""The kept form of a partition that Dask has computed: itself, its arrays on disk, or nothing.
+"""How a partition of Dask data is stored: in memory, on disk, or not at all.
 
-Decided in the task that computes it, partition by partition: in memory while the process has
-room there, then in a file of the worker's local directory, and where that is full the partition
-is computed again each time it is read. Nothing here knows what training does with rows.
+The task that computes a partition decides: in memory while the process has room, then in a file of
+the worker's local directory. If that is full, the partition is computed again each time it is read.
 """
 
 from __future__ import annotations
@@ -24,22 +23,22 @@ from dps.data.keep.recipes import Recipe
 from dps.data.keep.streams import Stream, Values, kept_of
 from dps.data.survey.defects import defect_of_lengths, defect_of_structure
 
-#: The part of a worker's memory that its partitions may fill; Dask begins to spill at 0.6.
+#: Share of a worker's memory that partitions may fill; Dask begins to spill at 0.6.
 _FILLED = 0.5
-#: Rows of a partition that tell whether it was computed alike twice.
+#: Rows of a partition that are compared when it is computed again.
 _DIGESTED = 256
 
 
 @dataclass(frozen=True)
 class Keeping:
-    """The places where partitions of a fit may be kept."""
+    """Where the partitions of a fit may be stored."""
 
     fit: str
-    # {"auto", "memory", "disk"} "auto" takes memory, then disk, then nothing; None keeps nothing.
+    # {"auto", "memory", "disk"} "auto" tries memory, then disk, then nothing; None stores nothing.
     cache: str | None
 
     def in_memory(self, more: int) -> bool:
-        """True if `more` bytes more may be kept in memory."""
+        """True if another `more` bytes may be stored in memory."""
         if self.cache == "memory":
             return True
         return self.cache == "auto" and _has_memory(more)
@@ -49,10 +48,10 @@ class Keeping:
 class Recomputed:
     """A partition that is computed again for each pass."""
 
-    shape: tuple[int, ...]  # of X as it was computed
-    nbytes: int  # what it took: an error says so where it cannot be had again
-    digest: bytes  # of some of its rows
-    recipe: Recipe | None = None  # how it is computed again, once that is known
+    shape: tuple[int, ...]  # shape of X when it was computed
+    nbytes: int  # its size, for errors if it cannot be computed again
+    digest: bytes  # digest of some of its rows
+    recipe: Recipe | None = None  # how to compute it again, once known
     whole: ClassVar[bool] = True
     resident: ClassVar[int] = 0
 
@@ -67,9 +66,9 @@ class Recomputed:
         return self.recipe is not None
 
     def read(self, start: int, stop: int) -> Values:
-        """X, y and weight of all rows, computed again; only all of them are asked for.
+        """Compute X, y and weight again; `start` and `stop` always span all rows.
 
-        Raises ValueError: what was found sound once has another shape now, or is broken.
+        Raises ValueError: the partition has another shape than before, or a defect.
         """
         assert self.recipe is not None
         X, y, weight = map(unmasked, self.recipe())
@@ -85,7 +84,7 @@ class Recomputed:
         return X, y, weight
 
     def repeats(self, values: Values) -> bool:
-        """True if all rows are the same when they are computed again."""
+        """True if all rows are equal when they are computed again."""
         return _digest(values) == self.digest
 
 
@@ -97,21 +96,21 @@ def keep_partition(
     y: Any,
     weight: Any,
 ) -> Values | Stream:
-    """The task that keeps a partition; ``prepare(X, number)`` of it, if that is given."""
+    """Store a partition; runs in the task that computes it, after ``prepare(X, number)``."""
     from dask.sizeof import sizeof
 
     X, y, weight = unmasked(X), unmasked(y), unmasked(weight)
     shape, given = np.shape(X), X
     if prepare is not None:
         X = prepare(X, number)
-    if keeping.in_memory(0):  # the values are there already
+    if keeping.in_memory(0):  # the values are in memory already
         return X, y, weight
     give_back_unused()
     kept = kept_of(X, y, weight)
-    if kept is None:  # of objects, or defective, which is found soon
+    if kept is None:  # objects, or a defect, which is reported soon
         return X, y, weight
     if keeping.cache is not None:
-        with contextlib.suppress(OSError):  # there is no such folder, or others have filled it
+        with contextlib.suppress(OSError):  # the folder is missing, or others have filled the disk
             file = file_of(keeping.fit, _folder())
             if file.has_room(kept.nbytes):
                 return Stream(number, kept.put(file.put))
@@ -121,7 +120,7 @@ def keep_partition(
 
 
 def _digest(values: Values) -> bytes:
-    """A digest of some rows, spread evenly over the partition."""
+    """Return a digest of some rows, evenly spread over the partition."""
     found = hashlib.blake2b(digest_size=16)
     for part in values:
         if part is None or not np.ndim(part) or defect_of_structure(part) is not None:
@@ -143,17 +142,17 @@ def _digest(values: Values) -> bytes:
 
 
 def recomputed_bytes(X: Any, *_: Any) -> int | None:
-    """Bytes of a partition that was not kept; None for others."""
+    """Return the bytes of a partition that was not stored; None for others."""
     return X.origin.nbytes if isinstance(X, Stream) and not X.origin.known else None
 
 
 def stands_for(X: Any, *_: Any) -> tuple[bool, int | None]:
-    """True if a stream stands for X, and `recomputed_bytes`."""
+    """Return whether a stream replaces X, and `recomputed_bytes`."""
     return isinstance(X, Stream), recomputed_bytes(X)
 
 
 def attach_recipe(stream: Stream, recipe: Recipe) -> Stream:
-    """The task that says how an absent partition is computed again."""
+    """Add to a stream the recipe for computing its partition again."""
     assert isinstance(stream.origin, Recomputed)
     return replace(stream, origin=replace(stream.origin, recipe=recipe))
 
@@ -161,11 +160,11 @@ def attach_recipe(stream: Stream, recipe: Recipe) -> Stream:
 def remake_partition(
     keeping: Keeping, number: int, function: Callable[[Any, int], Any], values: Any
 ) -> Any:
-    """The task that puts ``function(X, number)`` in the place of a partition's X.
+    """Replace X of a partition by ``function(X, number)``.
 
-    Where that would take more memory than there is, it is made anew each time rows are read.
+    If the result would not fit in memory, it is made again each time rows are read.
 
-    function: may have a method ``nbytes(X)``, the bytes of what it is going to make.
+    function: may have a method ``nbytes(X)``, the size of its result.
     """
     if isinstance(values, Stream):
         return values.then(function)
@@ -180,13 +179,13 @@ def remake_partition(
 
 
 def _has_memory(more: int) -> bool:
-    """True if this process may keep `more` bytes more."""
+    """True if this process may store another `more` bytes."""
     from distributed import get_worker
     from distributed.system import MEMORY_LIMIT
 
     try:
         limit = get_worker().memory_manager.memory_limit
-    except ValueError:  # no worker
+    except ValueError:  # not a worker
         limit = MEMORY_LIMIT
     if not limit or _resident() + more <= _FILLED * limit:
         return True
@@ -201,13 +200,13 @@ def _resident() -> int:
 
 
 def give_back_unused() -> None:
-    """Give back what Arrow keeps of the memory that files were read into."""
+    """Return memory that Arrow keeps after reading files to the system."""
     if "pyarrow" in sys.modules:
         sys.modules["pyarrow"].default_memory_pool().release_unused()
 
 
 def _folder() -> str:
-    """A folder for files of this process."""
+    """Return a folder for files of this process."""
     from distributed import get_worker
 
     try:

@@ -1,7 +1,6 @@
 """Recipes to compute single partitions of Dask collections again.
 
-Possible where partitions share no work: of a graph with a shuffle in front, each alone would cost
-as much as all together.
+Partitions must not share work: after a shuffle each of them would cost as much as all.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from dps.data.keep.streams import Values
 class Recipe:
     """The tasks that make one partition."""
 
-    tasks: Mapping[Any, Any]  # A Dask graph
-    keys: tuple[Any, Any, Any]  # of X, y and weight in it; None for a weight that is not there
+    tasks: Mapping[Any, Any]  # a Dask graph
+    keys: tuple[Any, Any, Any]  # keys of X, y and weight in it; None for a missing weight
 
     def __call__(self) -> Values:
         """Compute X, y and weight in this thread.
 
-        Raises Exception: what a task raised.
+        Raises Exception: whatever a task raised.
         """
         from dask.local import get_sync
 
@@ -34,11 +33,11 @@ class Recipe:
 
 
 def recipes_of(partitions: Sequence[Partition]) -> list[Recipe] | None:
-    """A recipe for each partition; None if they share work, or some of it is in memory."""
+    """Return a recipe for each partition; None if they share work or some of it is in memory."""
     from dask._task_spec import DataNode
 
     if not all(hasattr(value, "__dask_graph__") for value in _values(partitions)):
-        return None  # there are Futures
+        return None  # some of it is in memory
     graph = _graph_of(partitions)
     nodes = _nodes_of(graph)
     if any(is_part(getattr(node, "value", graph.get(key))) for key, node in nodes.items()):
@@ -56,7 +55,7 @@ def recipes_of(partitions: Sequence[Partition]) -> list[Recipe] | None:
 
 
 def shared_tasks(groups: Iterable[Sequence[Partition]]) -> list[Any]:
-    """Delayed objects of the tasks that partitions of several groups need, nearest to these."""
+    """Return the tasks that partitions of several groups need, as Delayed objects."""
     from dask._task_spec import DataNode
     from dask.delayed import Delayed
 
@@ -84,9 +83,9 @@ def _values(partitions: Iterable[Partition]) -> list[Any]:
 
 
 def _graph_of(partitions: Iterable[Partition]) -> dict[Any, Any]:
-    """All tasks behind some partitions."""
+    """Return all tasks behind some partitions."""
     graph: dict[Any, Any] = {}
-    merged: dict[int, Any] = {}  # with the graphs, whose numbers others might get else
+    merged: dict[int, Any] = {}  # holds the graphs, so that ids are not reused
     for value in _values(partitions):
         tasks = value.__dask_graph__() if hasattr(value, "__dask_graph__") else {}
         if id(tasks) not in merged:
@@ -102,7 +101,7 @@ def _nodes_of(graph: dict[Any, Any]) -> dict[Any, Any]:
 
 
 def _needed(nodes: Mapping[Any, Any], keys: Iterable[Any]) -> dict[Any, Any]:
-    """The tasks behind some keys."""
+    """Return the tasks behind some keys."""
     found: dict[Any, Any] = {}
     left = list(keys)
     while left:

@@ -1,8 +1,8 @@
-"""Partitions that are not kept as they are trained on: rows are made anew each time they are read.
+"""Streams: partitions whose rows are made each time they are read.
 
-A stream stands where the X, y and weight of a partition would. It has its rows from an origin
-(compact in memory, on disk, or computed again), and does to them what training asked for:
-encoding, say. `open_partition` makes of whatever stands for a partition its X, y and weight.
+A stream replaces X, y and weight of a partition. It gets rows from an origin (compact in memory, on
+disk, or computed again) and applies the steps of training to them, such as encoding.
+`open_partition` returns X, y and weight of whatever represents a partition.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Values = tuple[Any, Any, Any]
 
 
 class Origin(Protocol):
-    """The origin of the rows of a stream."""
+    """Where the rows of a stream come from."""
 
     @property
     def n_rows(self) -> int:
@@ -26,7 +26,7 @@ class Origin(Protocol):
 
     @property
     def whole(self) -> bool:
-        """True if all rows are read to have some."""
+        """True if any read computes all rows."""
 
     @property
     def known(self) -> bool:
@@ -34,22 +34,22 @@ class Origin(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the partition, there or when it was computed."""
+        """Bytes of the partition as stored, or when it was computed."""
 
     @property
     def resident(self) -> int:
-        """Bytes of it that lie in memory."""
+        """Bytes of it in memory."""
 
     def read(self, start: int, stop: int) -> Values:
-        """X, y and weight of some rows."""
+        """Return X, y and weight of some rows."""
 
     def repeats(self, values: Values) -> bool:
-        """True if all rows are the same when they are read again."""
+        """True if all rows are equal when they are read again."""
 
 
 @dataclass(frozen=True)
 class KeptRows:
-    """Rows that lie compactly, in memory or in a file."""
+    """Compact rows, in memory or in a file."""
 
     X: FieldTable
     y: FieldTable
@@ -73,26 +73,26 @@ class KeptRows:
 
     @property
     def resident(self) -> int:
-        """Bytes of it that lie in memory."""
+        """Bytes of it in memory."""
         return sum(table.resident for table in self._tables)
 
     def read(self, start: int, stop: int) -> Values:
-        """X, y and weight of some rows."""
+        """Return X, y and weight of some rows."""
         weight = None if self.weight is None else self.weight.rows(start, stop)
         return self.X.rows(start, stop), self.y.rows(start, stop), weight
 
     def repeats(self, values: Values) -> bool:
-        """They are the same bytes."""
+        """True: the bytes are the same."""
         return True
 
     def put(self, store: Put) -> KeptRows:
-        """The same elsewhere."""
+        """Return the same, stored elsewhere."""
         weight = None if self.weight is None else self.weight.put(store)
         return KeptRows(self.X.put(store), self.y.put(store), weight)
 
 
 def kept_of(X: Any, y: Any, weight: Any) -> KeptRows | None:
-    """A partition as tables, in memory; None if that cannot be, or its lengths are not equal."""
+    """Return a partition as tables in memory; None if impossible, or if lengths differ."""
     table = table_of(X)
     if table is None:
         return None
@@ -106,13 +106,13 @@ def kept_of(X: Any, y: Any, weight: Any) -> KeptRows | None:
 class Stream:
     """A partition whose rows are made each time they are read."""
 
-    number: int  # of the partition
+    number: int  # number of the partition
     origin: Origin
-    # Functions applied to X one after another: from X and the partition's number to X.
+    # Functions that are applied to X one after the other: from X and the number to X.
     functions: tuple[Callable[[Any, int], Any], ...] = ()
 
     def __sizeof__(self) -> int:
-        """Bytes, which Dask asks for; those in a file do not count."""
+        """Size for Dask, without bytes in files."""
         return 1000 + self.origin.resident
 
     @property
@@ -121,10 +121,10 @@ class Stream:
         return self.origin.n_rows
 
     def then(self, function: Callable[[Any, int], Any]) -> Stream:
-        """The same, and something more is done to X.
+        """Return the stream with another function that is applied to X.
 
-        Where that has a method ``bind(table, number)`` it makes another table of X's, which
-        needs less than the function itself does.
+        A method ``bind(table, number)`` of the function makes a table from the table of X that is
+        smaller than the function's result.
         """
         if isinstance(self.origin, KeptRows) and not self.functions and hasattr(function, "bind"):
             bound = function.bind(self.origin.X, self.number)
@@ -132,15 +132,15 @@ class Stream:
         return replace(self, functions=(*self.functions, function))
 
     def read(self, start: int = 0, stop: int | None = None) -> Values:
-        """X, y and weight of some rows; by default of all.
+        """Return X, y and weight of some rows, by default of all.
 
-        Raises Exception: what reading or computing them raises, with a note that names the
-        partition.
+        Raises Exception: whatever reading or computing rows raises, with a note that names the
+            partition.
         """
         return self.made(self.had(start, self.n_rows if stop is None else stop))
 
     def had(self, start: int, stop: int) -> Values:
-        """The rows as their origin has them."""
+        """Return rows as the origin has them."""
         try:
             return self.origin.read(start, stop)
         except Exception as error:
@@ -148,7 +148,7 @@ class Stream:
             raise
 
     def made(self, values: Values) -> Values:
-        """Apply the steps that training has asked for to rows from their origin."""
+        """Apply the functions to rows of the origin."""
         X, y, weight = values
         for function in self.functions:
             X = function(X, self.number)
@@ -156,12 +156,12 @@ class Stream:
 
 
 def is_whole(X: Any, *_: Any) -> bool | None:
-    """True if all rows of a stream are read to have some; None where none stands for X."""
+    """True if any read of a stream computes all rows; None if X is not a stream."""
     return X.origin.whole if isinstance(X, Stream) else None
 
 
 def open_partition(X: Any, y: Any = None, weight: Any = None) -> Values:
-    """Return X, y and weight of a partition; X may be a stream or a tuple of all three."""
+    """Return X, y and weight of a partition; X may be a stream, or a tuple of all three."""
     if isinstance(X, Stream):
         return X.read()
     if isinstance(X, tuple):

@@ -1,8 +1,8 @@
 """The values of a partition as plain arrays, which can be read by rows.
 
-Whatever X is made of (an array, CSR, columns of a dataframe, what an encoder has read) is taken
-apart into fields, and put together again from the rows of each. Where the arrays lie, in memory
-or in a file, is nothing to a field.
+An array, CSR rows, a dataframe's columns or the columns that an encoder has read are split into
+fields, and rebuilt from the rows of each field. The arrays of a field may be in memory or in a
+file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dps.data.survey.defects import defect_of_structure
 
 
 class _Sliced(Protocol):
-    """An array, or one that lies elsewhere and is fetched slice by slice."""
+    """An array, or a proxy that fetches slices of one."""
 
     @property
     def nbytes(self) -> int: ...
@@ -32,13 +32,13 @@ class _Sliced(Protocol):
     def __getitem__(self, at: slice, /) -> np.ndarray: ...
 
 
-#: Puts an array somewhere, and gives back what fetches slices of it.
+#: Stores an array, and returns a proxy that fetches slices of it.
 Put = Callable[[np.ndarray], _Sliced]
 
 
 @dataclass(frozen=True)
 class Flat:
-    """A value, or a row of values, for each row."""
+    """One value, or one vector, per row."""
 
     values: _Sliced
 
@@ -49,24 +49,24 @@ class Flat:
 
     @property
     def resident(self) -> int:
-        """Bytes of them that lie in memory."""
+        """Bytes of all rows in memory."""
         return _resident(self.values)
 
     def rows(self, start: int, stop: int) -> Flat:
-        """Some rows, in memory."""
+        """Return some rows in memory."""
         return Flat(self.values[start:stop])
 
     def put(self, store: Put) -> Flat:
-        """The same elsewhere."""
+        """Return the same, stored elsewhere."""
         return Flat(store(np.ascontiguousarray(self.values)))
 
 
 @dataclass(frozen=True)
 class Ragged:
-    """As many values for each row as it has."""
+    """A list of values per row."""
 
-    starts: _Sliced  # (n + 1,) where the values of each row begin and end
-    values: tuple[_Sliced, ...]  # of equal lengths
+    starts: _Sliced  # (n + 1,) first value of each row
+    values: tuple[_Sliced, ...]  # arrays of equal length
 
     @property
     def nbytes(self) -> int:
@@ -75,17 +75,17 @@ class Ragged:
 
     @property
     def resident(self) -> int:
-        """Bytes of them that lie in memory."""
+        """Bytes of all rows in memory."""
         return _resident(self.starts) + sum(map(_resident, self.values))
 
     def rows(self, start: int, stop: int) -> Ragged:
-        """Some rows, in memory."""
+        """Return some rows in memory."""
         starts = self.starts[start : stop + 1]
         at = slice(int(starts[0]), int(starts[-1]))
         return Ragged(starts - starts[0], tuple(values[at] for values in self.values))
 
     def put(self, store: Put) -> Ragged:
-        """The same elsewhere."""
+        """Return the same, stored elsewhere."""
         starts, *values = (np.ascontiguousarray(array) for array in (self.starts, *self.values))
         return Ragged(store(starts), tuple(store(array) for array in values))
 
@@ -95,11 +95,11 @@ Field = Flat | Ragged
 
 @dataclass(frozen=True)
 class FieldTable:
-    """Something that has rows, as fields."""
+    """An object with rows, as fields."""
 
     n_rows: int
     fields: tuple[Field, ...]
-    # From a number of rows, and the fields of so many rows, to the value itself.
+    # Makes the object from a number of rows and the fields of these rows.
     make: Callable[[int, Sequence[Any]], Any]
 
     @property
@@ -109,22 +109,22 @@ class FieldTable:
 
     @property
     def resident(self) -> int:
-        """Bytes of them that lie in memory."""
+        """Bytes of all fields in memory."""
         return sum(field.resident for field in self.fields)
 
     def rows(self, start: int, stop: int) -> Any:
-        """The value that some of the rows are."""
+        """Return an object of some rows."""
         return self.make(stop - start, [field.rows(start, stop) for field in self.fields])
 
     def put(self, store: Put) -> FieldTable:
-        """The same elsewhere."""
+        """Return the same, stored elsewhere."""
         return FieldTable(self.n_rows, tuple(field.put(store) for field in self.fields), self.make)
 
 
 def table_of(X: Any) -> FieldTable | None:
-    """The X of a partition as a table.
+    """Return the X of a partition as a table.
 
-    X: 2-D array, sparse matrix or dataframe of numbers, or anything with a method ``table``.
+    X: 2-D array, sparse matrix, dataframe of numbers, or an object with a method ``table``.
     """
     if not is_frame(X) and hasattr(X, "table"):
         return X.table()
@@ -145,7 +145,7 @@ def table_of(X: Any) -> FieldTable | None:
 
 
 def table_of_targets(y: Any) -> FieldTable:
-    """A partition's y or weights as a table; objects as codes and their distinct values."""
+    """Return a partition's y or weights as a table; objects become codes of distinct values."""
     targets = as_targets(y)
     if not targets.dtype.hasobject or targets.ndim != 1:
         return FieldTable(len(targets), (Flat(targets),), _only)
@@ -178,7 +178,7 @@ def _frame(names: Any, n_rows: int, fields: Sequence[Flat]) -> Any:
 def _csr(kind: type, n_columns: int, n_rows: int, fields: Sequence[Any]) -> Any:
     data, indices = fields[0].values
     matrix = kind((n_rows, n_columns), dtype=data.dtype)
-    # Set rather than given: SciPy would look through all indices.
+    # Set as attributes: SciPy's constructor would check all indices.
     matrix.data, matrix.indices, matrix.indptr = data, indices, fields[0].starts
     matrix.has_canonical_format = True
     return matrix

@@ -1,1 +1,1 @@
-"""Findings in the rows before training: defects, labels, moments, quantiles."""
+"""Facts about rows before training: defects, labels, moments and quantiles."""

@@ -1,6 +1,6 @@
-"""Defects of a partition, in the user's terms.
+"""Descriptions of a partition's defects in the user's terms.
 
-Each function answers with the end of a sentence that begins with the place, or None.
+Each function returns None, or the end of a sentence that begins with the place.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from dps.losses import Loss
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Remedy for missing numbers.
+#: Advice about missing numbers.
 ENCODE_MISSING = 'encoder=dps.preprocessing.FrameEncoder(missing="mean"), or missing="indicator"'
 
-_CHUNK = 1 << 16  # elements checked at a time, so that no large temporary is made
+_CHUNK = 1 << 16  # elements that are checked at a time, which bounds temporary memory
 
 
-#: Types of labels, all of which files can hold.
+#: Types of labels that files can hold.
 _LABELS = (str, bytes, bool, int, float, np.generic, datetime.date)
 
 
 def defect_of_lengths(rows: int, targets: np.ndarray, weights: np.ndarray | None) -> str | None:
-    """The defect of the lengths of y and weights, or None."""
+    """Return the defect of the lengths of y and weights, or None."""
     for name, values in (("y", targets), ("sample_weight", weights)):
         if values is None:
             continue
@@ -44,11 +44,11 @@ def defect_of_lengths(rows: int, targets: np.ndarray, weights: np.ndarray | None
 
 
 def defect_of_structure(X: Any) -> str | None:
-    """The defect of a sparse matrix with indices out of bounds, or None.
+    """Return the defect of a sparse matrix with indices out of bounds, or None.
 
-    Asked before anything follows an index: a conversion to CSR does so, too.
+    It is called before anything uses an index, such as a conversion to CSR.
     """
-    if hasattr(X, "to_scipy_sparse"):  # of pydata/sparse
+    if hasattr(X, "to_scipy_sparse"):  # pydata/sparse
         X = X.to_scipy_sparse()
     if not scipy.sparse.issparse(X) or X.ndim != 2:
         return None
@@ -58,13 +58,13 @@ def defect_of_structure(X: Any) -> str | None:
         wrong = _wrong_in_compressed(_lil_as_csr(X))
     elif X.format == "coo":
         wrong = _wrong_in_coordinates(X)
-    else:  # a mask or a dictionary checks each index by itself
+    else:  # other formats check their indices themselves
         return None
     return None if wrong is None else f"X{{place}} is a broken {X.format} matrix: {wrong}{_REMAKE}"
 
 
 def _lil_as_csr(X: Any) -> Any:
-    """Its lists of column indices end to end, as SciPy's own conversion has them."""
+    """Return its lists of column indices, concatenated like in SciPy's conversion."""
     made = scipy.sparse.csr_array(X.shape, dtype=X.dtype)
     made.indptr = np.cumsum([0, *map(len, X.rows)])
     made.indices = np.array([index for row in X.rows for index in row], np.int64)
@@ -73,7 +73,7 @@ def _lil_as_csr(X: Any) -> Any:
 
 
 def _wrong_in_compressed(X: Any) -> str | None:
-    """The defect of a matrix in CSR, CSC or BSR, or None."""
+    """Return the defect of a matrix in CSR, CSC or BSR, or None."""
     height, width = (
         extent // block
         for extent, block in zip(X.shape, getattr(X, "blocksize", (1, 1)), strict=True)
@@ -115,20 +115,20 @@ def _wrong_in_coordinates(X: Any) -> str | None:
 
 
 def _first_outside(indices: np.ndarray, extent: int) -> int | None:
-    """Position of the first index that is negative or too large."""
-    # Two reductions need no memory, and are all that there is to do where nothing is wrong.
+    """Return the position of the first index that is negative or too large."""
+    # Two reductions need no memory, and suffice if nothing is wrong.
     if not len(indices) or (indices.min() >= 0 and indices.max() < extent):
         return None
     return int(np.argmax((indices < 0) | (indices >= extent)))
 
 
 def _remedy(found: str) -> str:
-    """Advice about a number that is not finite."""
+    """Return advice about a number that is not finite."""
     return _FILL_NAN if found == "NaN" else _FILL
 
 
 def defect_of_features(X: Any) -> str | None:
-    """Find the first value of X (array, CSR rows or dataframe) that is not finite."""
+    """Return the first value of X (array, CSR rows or dataframe) that is not finite, or None."""
     if X.ndim != 2:
         return f"X{{place}} has {X.ndim} dimensions, two are wanted"
     if hasattr(X, "columns") and hasattr(X, "dtypes"):
@@ -157,7 +157,7 @@ def defect_of_features(X: Any) -> str | None:
 
 
 def _not_finite_in(frame: pd.DataFrame) -> str | None:
-    """All columns of a dataframe of numbers that hold one which is not finite."""
+    """Return all columns of a numeric dataframe that have a value that is not finite."""
     wrong, found = [], set()
     for name in frame.columns:
         values = frame[name].to_numpy()
@@ -172,7 +172,7 @@ def _not_finite_in(frame: pd.DataFrame) -> str | None:
 
 
 def gaps_message(place: str, counts: Iterable[tuple[Any, int]], rows: int) -> str:
-    """A message about numbers that are missing in predictions, but were not in training."""
+    """Return a message about numbers that are missing in predictions but were not in training."""
     listed = ", ".join(f"{str(name)!r} {count:,}" for name, count in counts)
     return (
         f"X{place} has missing numbers in columns that had none in the training rows: {listed} of "
@@ -181,12 +181,12 @@ def gaps_message(place: str, counts: Iterable[tuple[Any, int]], rows: int) -> st
 
 
 def places(width: int) -> list[str]:
-    """Names for the columns of an array."""
+    """Return names for the columns of an array."""
     return [f"x{number}" for number in range(width)]
 
 
 def is_of_gaps(defect: str | None) -> bool:
-    """True if nothing is wrong, or numbers are missing."""
+    """True if nothing is wrong, or only numbers are missing."""
     return defect is None or defect.endswith(_FILL_NAN)
 
 
@@ -200,10 +200,10 @@ _ENCODE = (
 
 
 def _first_not_finite(values: np.ndarray) -> tuple[int, str] | None:
-    """Position and name of the first NaN or infinity of a vector."""
+    """Return the position and the name of the first NaN or infinity of a vector."""
     if values.dtype.kind != "f":
         return None
-    # A sum is finite only if all terms are; it may overflow, so look closer then.
+    # A sum is finite only if all terms are. It may also overflow, so a closer look follows.
     with np.errstate(over="ignore", invalid="ignore"):
         if np.isfinite(values.sum()):
             return None
@@ -215,7 +215,7 @@ def _first_not_finite(values: np.ndarray) -> tuple[int, str] | None:
 
 
 def defect_of_weights(weights: np.ndarray | None) -> str | None:
-    """The defect of sample weights, or None."""
+    """Return the defect of sample weights, or None."""
     if weights is None:
         return None
     if weights.dtype.kind not in "biuf":
@@ -232,7 +232,7 @@ def defect_of_weights(weights: np.ndarray | None) -> str | None:
 
 
 def defect_of_targets(targets: np.ndarray, classification: bool) -> str | None:
-    """The defect of y, or None."""
+    """Return the defect of y, or None."""
     columns = 1 if targets.ndim == 1 else targets.shape[1]
     if columns == 0:
         return "y{place} has 0 columns, one is wanted"
@@ -249,7 +249,7 @@ def defect_of_targets(targets: np.ndarray, classification: bool) -> str | None:
 
 
 def _defect_of_labels(labels: np.ndarray) -> str | None:
-    """The defect of one column of labels, if it has one."""
+    """Return the defect of one column of labels, or None."""
     if labels.dtype == object:
         return _defect_of_objects(labels)
     if labels.dtype.kind in "mM" and (absent := np.isnat(labels)).any():
@@ -264,7 +264,7 @@ def _defect_of_labels(labels: np.ndarray) -> str | None:
 
 
 def _defect_of_objects(labels: np.ndarray) -> str | None:
-    """The defect of labels of any type, if there is one."""
+    """Return the defect of labels of any type, or None."""
     missing = [_is_missing(value) for value in labels]
     if any(missing):
         return f"y{{place}} holds a missing label, in row {missing.index(True)}{_FILL}"
@@ -281,14 +281,14 @@ def _defect_of_objects(labels: np.ndarray) -> str | None:
         return (
             f"y{{place}} holds {large}, which takes more than 64 bits: give such labels as strings"
         )
-    if "str" in kinds and len(kinds) > 1:  # which have no order
+    if "str" in kinds and len(kinds) > 1:  # they have no order
         names = ", ".join(kinds)
         return f"y{{place}} holds labels of several types ({names}): give labels of one"
     return None
 
 
 def _defect_of_indicators(targets: np.ndarray) -> str | None:
-    """The defect of a y with a column for each label, or None."""
+    """Return the defect of a y with a column for each label, or None."""
     wanted = "of several columns of y each says of one label whether a row has it, by 0 or 1"
     if targets.dtype.kind not in "biuf":
         shape = f"{targets.shape[1]} columns of dtype {targets.dtype}"
@@ -301,7 +301,7 @@ def _defect_of_indicators(targets: np.ndarray) -> str | None:
 
 
 def defect_of_domain(targets: np.ndarray, loss: Loss | None) -> str | None:
-    """The defect of a one-dimensional y for a loss, or None."""
+    """Return the defect of a one-dimensional y for a loss, or None."""
     if loss is None or loss.domain is None:
         return None
     allowed = np.asarray(loss.allows(targets.ravel()))
@@ -316,6 +316,6 @@ def defect_of_domain(targets: np.ndarray, loss: Loss | None) -> str | None:
 
 
 def _is_missing(label: object) -> bool:
-    # NaN and NaT differ from themselves; pandas' NA answers with NA.
+    # NaN and NaT differ from themselves; the comparison of pandas' NA is NA.
     same = label == label
     return label is None or not isinstance(same, bool | np.bool_) or not same

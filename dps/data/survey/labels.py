@@ -1,4 +1,4 @@
-"""Frequencies of labels, in a partition and in all of them."""
+"""Frequencies of labels, in a partition or in all."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from numbers import Real
 import numpy as np
 from numpy.typing import NDArray
 
-_COUNTED = 1 << 16  # span of integer labels up to which they are counted rather than sorted
+_COUNTED = 1 << 16  # range of integer labels up to which they are counted and not sorted
 _LARGEST = 1 << 62
-_PIECE_LABELS = 1 << 14  # labels that are counted at once
-_FEW = 16  # distinct integers up to which each is looked for
+_PIECE_LABELS = 1 << 14  # labels that are counted at a time
+_FEW = 16  # range of integers up to which each is compared
 
 
 @dataclass(frozen=True)
 class Labels:
-    """The labels of some rows; none of a regression.
+    """The labels of some rows; empty for a regression.
 
     Examples
     --------
@@ -27,14 +27,15 @@ class Labels:
     """
 
     classes: np.ndarray = field(default_factory=lambda: np.empty(0))  # (k,) sorted and distinct
-    rows: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))  # (k,) of each class
+    # (k,) rows of each class.
+    rows: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
     weights: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
 
     @classmethod
     def of(cls, targets: np.ndarray, weights: np.ndarray | None = None) -> Labels:
-        """Count labels, and sum their sample weights."""
+        """Count labels, and add up their sample weights."""
         low, high = (0, _COUNTED) if targets.dtype.kind not in "biu" else _range(targets)
-        if high - low < _COUNTED:  # small integers are counted, which is faster than sorting them
+        if high - low < _COUNTED:  # counting small integers is faster than sorting
             rows, weighed = _by_code(targets, weights, low, high - low + 1)
             present = np.flatnonzero(rows)
             classes = (present + low).astype(targets.dtype)
@@ -48,7 +49,7 @@ class Labels:
 
     @classmethod
     def merge(cls, parts: Sequence[Labels]) -> Labels:
-        """The labels of all parts."""
+        """Merge the labels of all parts."""
         classes = np.unique(np.concatenate([part.classes for part in parts]))
         rows, weights = np.zeros(len(classes)), np.zeros(len(classes))
         for part in parts:
@@ -59,7 +60,7 @@ class Labels:
 
 
 def kind_of(labels: np.ndarray) -> str:
-    """The kind of labels: "numbers", "strings", or objects of other types by name.
+    """Return the kind of labels: "numbers", "strings", or objects of other types by name.
 
     Examples
     --------
@@ -81,9 +82,9 @@ def _type_of(label: object) -> str:
 
 
 def check_kinds(found: Sequence[tuple[str, np.ndarray]], name: str = "y") -> None:
-    """Raise unless labels of all places are of one kind.
+    """Raise unless labels in all places are of one kind.
 
-    found: sequence of (str, array), places, and the labels there.
+    found: pairs of a place and its labels.
     name: what holds them.
     """
     kinds = [(place, kind_of(labels)) for place, labels in found if len(labels)]
@@ -98,13 +99,14 @@ def check_kinds(found: Sequence[tuple[str, np.ndarray]], name: str = "y") -> Non
 def _by_code(
     targets: np.ndarray, weights: np.ndarray | None, low: int, span: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Rows and weight of each integer from `low`."""
-    if weights is None and span <= _FEW:  # equal neighbours would wait for each other's count
+    """Return rows and weight of each integer from `low` on."""
+    if weights is None and span <= _FEW:  # equal neighbours would wait for each other's counter
         rows = np.array([np.count_nonzero(targets == low + k) for k in range(span)], np.float64)
         return rows, rows
     rows = np.zeros(span)
     weighed = rows if weights is None else np.zeros(span)
-    for start in range(0, len(targets), _PIECE_LABELS):  # memory that is fresh each time costs more
+    # Reusing memory is faster than allocating it.
+    for start in range(0, len(targets), _PIECE_LABELS):
         at = slice(start, start + _PIECE_LABELS)
         codes = targets[at].astype(np.int64)
         codes -= low

@@ -1,7 +1,7 @@
-"""Products of the columns of X and y, summed over rows: all that squared error asks of them.
+"""Products of the columns of X and y, summed over rows, for least squares.
 
-Columns are in units in which no sum is above one, and sums are whole numbers of 2**-55. Whole
-numbers add up to the same in any order, so the result depends neither on the workers that hold the
+Columns are scaled so that no sum exceeds one, and sums are integers in units of 2**-55. Integers
+add up to the same value in any order, so the result depends neither on the workers that hold the
 partitions nor on the threads that read them.
 """
 
@@ -19,18 +19,18 @@ from dps.data.feed.blocks import features_of
 from dps.data.feed.targets import as_targets
 from dps.errors import ClusterError
 
-#: One as a whole number; and the most that a sum may be, which is one but for rounding.
+#: One as an integer; and the bound of a sum, which exceeds one by rounding only.
 _ONE, _MOST = 2.0**55, 2.0
-#: Values that a thread multiplies at a time, in so many parts of a partition, of so many rows.
+#: Values that a thread multiplies at a time; parts of a partition, and the least rows of a part.
 _TOGETHER, _PARTS, _FEWEST = 1 << 17, 8, 256
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of X, and after them the columns of y, as products take them.
+    """The columns of X and then those of y, as products use them.
 
-    centre: (m,) array, of which columns are taken as distances.
-    unit: (m,) array, root mean squares of these; infinite where a column is left out.
+    centre: (m,) array that is subtracted from the columns.
+    unit: (m,) array, root mean squares of the centred columns; infinite for a column to leave out.
     width: columns of X.
     weight: sum of the weights of all rows.
     """
@@ -47,8 +47,8 @@ def products_of(
     """Sum products over the rows of a partition.
 
     X: array or dataframe of numbers, see `as_rows`.
-    threads: which share the rows out.
-    Returns (m + 1, m + 1) array; the last column has the sums of the others, and the weight.
+    threads: number of threads.
+    Returns (m + 1, m + 1) array; its last column has the sums of the other columns, and the weight.
 
     Examples
     --------
@@ -61,7 +61,7 @@ def products_of(
            [1., 1.]]), array([0., 0.]))
     """
     (rows, _), width, size = X.shape, columns.width, len(columns.centre) + 1
-    if not rows:  # what has no rows may have any columns
+    if not rows:  # an empty partition may have any columns
         return np.zeros((size, size), np.int64)
     targets = as_targets(y).reshape(rows, size - 1 - width)
     roots, unit = None, np.append(columns.unit, 1.0)
@@ -103,11 +103,11 @@ def products_of(
 def mean_products(
     sums: NDArray[np.int64],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Mean products of the columns, (m, m), and their means, (m,), over the rows of such sums."""
+    """Return the mean products of the columns, (m, m), and their means, (m,), from sums."""
     found = sums / float(sums[-1, -1])
     return found[:-1, :-1], found[:-1, -1]
 
 
 def share_of(sums: NDArray[np.int64]) -> float:
-    """The share of all weights that the rows of such sums have."""
+    """Return the share of all weights that belongs to the rows of a sum."""
     return float(sums[-1, -1]) / _ONE

@@ -1,7 +1,6 @@
-"""Distributions of the values of each column: a few hundred values with weights.
+"""The distribution of each column's values: a few hundred values with weights.
 
-It knows nothing of workers or models: `points_of` looks at a partition, where it is, and points of
-several partitions are merged.
+`points_of` summarises one partition, and `Points.merge` combines summaries.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from numpy.typing import NDArray
 
 from dps.data.survey.spread import some_of
 
-#: Rows of a partition that are looked at, and points of a column that are kept.
+#: Rows of a partition that are read, and points of a column that are kept.
 _SAMPLED, _KEPT = 1 << 15, 256
 
 
 @dataclass(frozen=True)
 class Points:
-    """Values of one column, ascending, and how many rows each stands for.
+    """Values of one column, ascending, with the number of rows that each stands for.
 
     Examples
     --------
@@ -36,23 +35,23 @@ class Points:
 
     @classmethod
     def merge(cls, parts: Sequence[Points]) -> Points:
-        """The points of one column of all parts."""
+        """Merge the points of one column."""
         values = np.concatenate([points.values for points in parts])
         rows = np.concatenate([points.rows for points in parts])
         distinct, inverse = np.unique(values, return_inverse=True)
         return _fewer(distinct, np.bincount(inverse, rows, len(distinct)), 1.0)
 
     def quantiles(self, shares: Any) -> NDArray[np.float64]:
-        """The values below which such shares of the rows lie."""
+        """Return quantiles at some shares of the rows."""
         below = np.cumsum(self.rows)
         at = np.searchsorted(below, np.asarray(shares) * below[-1], side="left")
         return self.values[np.minimum(at, len(self.values) - 1)]
 
     def edges(self, bins: int) -> NDArray[np.float64]:
-        """Return edges of about `bins` bins at most, ascending; at least two, equal for a constant.
+        """Return edges of at most about `bins` bins, ascending; at least two, equal for a constant.
 
-        As in LightGBM: a value that outweighs a bin is an edge of its own, and the other rows are
-        cut into equal counts.
+        As in LightGBM, a value with more rows than a bin gets an edge of its own, and the other
+        rows are divided into bins of equal counts.
         """
         values, rows = self.values, self.rows
         if len(values) < 2:
@@ -77,10 +76,10 @@ class Points:
 
 
 def points_of(X: Any, columns: NDArray[np.int64]) -> tuple[Points, ...]:
-    """Look at rows from all over a partition.
+    """Summarise columns from rows all over a partition.
 
     X: array, CSR matrix or dataframe of numbers, see `as_rows`.
-    columns: (n,) int array, those to look at.
+    columns: (n,) int array.
     """
     total = X.shape[0]
     most = min(total, _SAMPLED)
@@ -97,7 +96,7 @@ def points_of(X: Any, columns: NDArray[np.int64]) -> tuple[Points, ...]:
 
 
 def _fewer(values: NDArray[np.float64], counts: Any, scale: float) -> Points:
-    """Points that stand for all: heavy ones as they are, of others one a stretch."""
+    """Reduce points: heavy ones stay, and each stretch of others becomes one point."""
     counts = np.asarray(counts, np.float64)
     if len(values) <= _KEPT:
         return Points(values, counts * scale)
@@ -105,7 +104,7 @@ def _fewer(values: NDArray[np.float64], counts: Any, scale: float) -> Points:
     stretch = np.minimum((middle * (_KEPT / counts.sum())).astype(np.int64), _KEPT - 1)
     first = np.flatnonzero(np.r_[True, np.diff(stretch) > 0])
     rows = np.add.reduceat(counts, first)
-    # The extremes stay, and of each stretch the value that most rows have, or its middle.
+    # The extremes stay. A stretch is represented by its most frequent value, or its middle.
     last = np.r_[first[1:], len(values)] - 1
     at = (first + last) // 2
     heaviest = np.array([a + counts[a : b + 1].argmax() for a, b in zip(first, last, strict=True)])

@@ -1,7 +1,7 @@
-"""One look at each partition, where it lies, before training: rows, classes, defects.
+"""The inspection of partitions before training: rows, classes and defects.
 
-It knows nothing of workers: `inspect_partition` is run wherever a partition is, and
-`combine` puts the answers together and raises in the user's terms.
+`inspect_partition` runs where the partition is. `combine` merges the results and raises errors in
+the user's terms.
 """
 
 from __future__ import annotations
@@ -35,58 +35,58 @@ from dps.losses import Loss
 
 _Part = TypeVar("_Part")
 
-#: Columns from which sparse rows may say little of each.
+#: Number of columns from which sparse rows may say little about each.
 WIDE = 4096
-#: Columns up to which sparse rows are looked at as rows of numbers.
+#: Number of columns up to which sparse rows are inspected like dense ones.
 NARROW = 256
-#: Sample weights that are less on average have lost digits.
+#: Sample weights with a smaller mean have lost digits.
 _LEAST = 1e-290
-#: float32 by its names in NumPy, in pandas' nullable dtypes and in pyarrow.
+#: Names of float32 in NumPy, in pandas' nullable dtypes and in pyarrow.
 _SINGLE = frozenset({"float32", "Float32", "float[pyarrow]"})
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """Options for a look at the data beyond the needs of every fit."""
+    """Options of the inspection beyond the needs of every fit."""
 
-    spread: bool = False  # how the columns of X vary, in a sample of the rows
-    points: bool = False  # how their values are distributed, and how long rows are
-    # Of these columns; None: of all, unless X is sparse and has more than `NARROW`. Their means
-    # and deviations are looked at too; with None those of all columns, unless X is sparse.
+    spread: bool = False  # variation of the columns of X, from a sample of the rows
+    points: bool = False  # distribution of their values, and lengths of rows
+    # The columns for `points`; None means all, unless X is sparse and has more than `NARROW`. Means
+    # and deviations are computed for these columns as well; with None for all columns, unless X is
+    # sparse.
     numbers: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
 class DataSummary:
-    """A summary of one partition, or of all together."""
+    """A summary of one partition, or of all."""
 
-    rows: tuple[int, ...]  # rows of each partition that is trained on
+    rows: tuple[int, ...]  # rows of each training partition
     n_features: int
-    columns: tuple[Any, ...] | None  # names of the columns of X, where it is made of dataframes
+    columns: tuple[Any, ...] | None  # names of the columns of X, for dataframes
     elements: int  # stored values of X
-    # Sum of their squares, of a sparse X with many columns; 0 of others, which need no look.
+    # Sum of their squares, for a sparse X with many columns; else 0.
     square: float
     sparse: bool  # whether all of X is sparse
     unreadable: tuple[int, ...]  # partitions whose X must be converted, see `as_rows`
-    dtype: str  # float32 if all of X is, else float64
+    dtype: str  # float32 if all of X has that dtype, else float64
     labels: Labels
-    # Moments of y's columns, for numbers or several labels; zeros for one column of labels.
+    # Moments of y's columns, for numbers or several labels; zeros for a column of labels.
     targets: Moments
     weightless: int  # rows whose sample weight is zero
-    # Requested facts about X's columns; None if not requested, or not known of all partitions.
+    # Variation of X's columns; None if it was not requested, or is missing for some partitions.
     spread: Spread | None
     moments: Moments | None
     points: tuple[Points, ...] | None
-    # Rows of each partition of the user's validation data; all else is of what is trained on.
+    # Rows of each partition of the user's validation data; all other fields describe training data.
     validation: tuple[int, ...] = ()
-    # Of one partition the first thing that is wrong, as the end of a sentence that begins with the
-    # place; others have been checked.
+    # The first defect of a partition, as the end of a sentence that begins with the place.
     defect: str | None = None
-    repeats: bool = True  # whether a source that was read twice had the same rows
+    repeats: bool = True  # whether a source had the same rows when it was read again
 
     @classmethod
     def merge(cls, parts: Sequence[DataSummary]) -> DataSummary:
-        """Merge the summaries of all sound and similar partitions, at least one with rows."""
+        """Merge summaries of partitions without defects, at least one of them with rows."""
         filled = [part for part in parts if part.total]
         first = filled[0]
         points = _all_or_none([part.points for part in filled])
@@ -103,37 +103,37 @@ class DataSummary:
             targets=Moments.merge([part.targets for part in filled]),
             weightless=sum(part.weightless for part in filled),
             spread=_merged(Spread, [part.spread for part in filled]),
-            # There are none where only some partitions are sparse.
+            # None if only some partitions are sparse.
             moments=_merged(Moments, [part.moments for part in filled]),
             points=tuple(map(Points.merge, zip(*points, strict=True))) if points else None,
         )
 
     def after_alike(self, weight: NDArray[np.float64], values: NDArray[np.float64]) -> DataSummary:
-        """The same with moments of y that count earlier rows, which all had these values."""
+        """Return the summary with moments of y that include earlier rows with these values."""
         before = replace(self.targets, weight=float(weight[0]), mean=values, variance=0 * values)
         both = Moments.merge([before, self.targets])
         return replace(self, targets=replace(both, weight=self.targets.weight))
 
     @property
     def n_outputs(self) -> int:
-        """The number of columns of y."""
+        """Number of columns of y."""
         return len(self.targets.mean)
 
     @property
     def target_std(self) -> NDArray[np.float64]:
-        """The standard deviation of each column of y, (n_outputs,)."""
+        """Standard deviation of each column of y, (n_outputs,)."""
         variance = self.targets.variance
         return np.sqrt(np.where(np.isfinite(variance), variance, np.inf))
 
     @cached_property
     def standards(self) -> NDArray[np.float64] | None:
-        """Standards of dense columns and numbers, see `Moments.standards`; None without any."""
+        """Means and deviations of dense columns and numbers, see `Moments.standards`; or None."""
         if self.moments is None:
             return None
         return self.moments.standards(self.n_features, self.dtype)
 
     def reach(self, loss: Loss) -> float:
-        """By how much raw outputs vary, over the columns of y in the mean of squares."""
+        """Root mean square over the columns of y of the variation of raw outputs."""
         if loss.task == "classification":
             return 0.0
         of_columns = loss.reach(self.targets.mean, self.target_std)
@@ -146,13 +146,13 @@ class DataSummary:
 
     @property
     def row_bytes(self) -> float:
-        """Bytes that a row of X takes on average."""
+        """Mean bytes of a row of X."""
         stored = np.dtype(self.dtype).itemsize + (4 if self.sparse else 0)
         return self.elements * stored / self.total
 
 
 def inspect_kept(X: Any, y: Any = None, weight: Any = None, **options: Any) -> DataSummary:
-    """Look at one partition, whatever stands for it; see `inspect_partition`."""
+    """Inspect one partition, whatever represents it; see `inspect_partition`."""
     if not isinstance(X, Stream):
         return inspect_partition(*open_partition(X, y, weight), **options)
     had = X.had(0, X.n_rows)
@@ -161,7 +161,7 @@ def inspect_kept(X: Any, y: Any = None, weight: Any = None, **options: Any) -> D
 
 
 def warn_unless_repeated(found: Sequence[DataSummary], of: str = "") -> None:
-    """Warn where a source that is read in each epoch had other rows the second time."""
+    """Warn if a source that is read in each epoch had other rows the second time."""
     other = [number for number, part in enumerate(found) if not part.repeats]
     if other:
         warn(
@@ -184,13 +184,13 @@ def inspect_partition(
     loss: Loss | None = None,
     wanted: Inspection = Inspection(),
 ) -> DataSummary:
-    """Look at one partition.
+    """Inspect one partition.
 
     X: 2-D array, sparse matrix or dataframe of shape (n, n_features).
     y: (n,), (n, 1) or (n, n_outputs) array, series or dataframe.
     weight: (n,) or (n, 1) array or series, or None.
-    classification: whether y holds labels rather than numbers.
-    loss: decides what targets are.
+    classification: whether y holds labels and not numbers.
+    loss: says which targets are valid.
     """
     given, defect = X, defect_of_structure(X)
     if defect is None:
@@ -199,7 +199,7 @@ def inspect_partition(
     targets = as_targets(y)
     weights = None if weight is None else as_targets(weight)
     defect, moments = defect or defect_of_lengths(rows, targets, weights), None
-    if rows and defect is None:  # what has no rows may have any dtype
+    if rows and defect is None:  # an empty partition may have any dtype
         if weights is None and isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind == "f":
             moments = _moments(X, None, wanted)
         defect = (
@@ -230,21 +230,21 @@ def inspect_partition(
 
 
 def _targets(targets: np.ndarray, weights: np.ndarray | None, numbers: bool) -> Moments:
-    """Moments of the columns of y: their weight, and of numbers mean and variance."""
+    """Return moments of y's columns: their weight, and for numbers mean and variance."""
     n = targets.shape[0] if targets.ndim else 0
     n_outputs = targets.shape[1] if targets.ndim == 2 else 1
     mean, variance, weight = np.zeros(n_outputs), np.zeros(n_outputs), float(n)
-    with np.errstate(over="ignore", invalid="ignore"):  # `check_size` says so
+    with np.errstate(over="ignore", invalid="ignore"):  # `check_size` reports overflow
         if weights is not None:
             weight = float(weights.sum(dtype=np.float64))
         if numbers:
             values = targets.astype(np.float64).reshape(n, n_outputs)
-            # Weights may be of any size.
+            # Weights may be of any magnitude.
             shares = np.ones(n) if weights is None else weights / (weights.max() or 1.0)
             shares = shares / (shares.sum() or 1.0)
-            # Not by BLAS, whose threads go on spinning on the cores that are to train.
+            # Without BLAS, whose threads would keep spinning on the cores that train.
             mean = np.einsum("i,ij->j", shares, values)
-            # Else rounding would make a constant vary.
+            # Otherwise rounding would make a constant vary.
             mean = np.where((values == values[:1]).all(axis=0), values[0], mean)
             variance = np.einsum("i,ij->j", shares, (values - mean) ** 2)
     return Moments(weight, np.arange(n_outputs), mean, variance)
@@ -258,7 +258,7 @@ def _moments(X: Any, weights: Any, wanted: Inspection) -> Moments | None:
 
 
 def _all_finite(moments: Moments | None, X: Any) -> bool:
-    """True if the moments of all columns say that X has finite values only."""
+    """True if the moments show that all values of X are finite."""
     if moments is None or len(moments.columns) < X.shape[1]:
         return False
     return bool(np.isfinite(moments.mean).all() and np.isfinite(moments.variance).all())
@@ -286,7 +286,7 @@ def _square(X: Any, asked: bool) -> float:
     if not scipy.sparse.issparse(X) or (X.shape[1] < WIDE and not asked):
         return 0.0
     values = X.data if X.data.dtype.kind == "f" else X.data.astype(np.float64)
-    # Not by BLAS, whose threads go on spinning on the cores that are to train.
+    # Without BLAS, whose threads would keep spinning on the cores that train.
     return float(np.einsum("i,i", values, values))
 
 
@@ -300,10 +300,10 @@ def combine(
     classification: bool,
     whole: bool = False,
 ) -> DataSummary:
-    """Check the partitions' summaries, and merge them.
+    """Check the summaries of partitions, and merge them.
 
-    whole: whether the data came in one piece, so that partitions need no mention.
-    Raises ValueError: a partition is defective, or there is nothing to learn from.
+    whole: whether the data is not partitioned, so that errors do not mention partitions.
+    Raises ValueError: a partition has a defect, or there is nothing to learn from.
     """
     gaps = all(is_of_gaps(part.defect) and not (part.total and part.sparse) for part in parts)
     kind = GapsError if gaps else ValueError
@@ -337,7 +337,7 @@ def check_weight(mean: float, name: str) -> None:
 
 
 def check_size(summary: DataSummary, dtype: Any) -> None:
-    """Raise where squares of the targets of a regression overflow in a model's dtype."""
+    """Raise if squares of a regression's targets overflow in a model's dtype."""
     most = float(np.sqrt(np.finfo(dtype).max)) / 16
     size = np.hypot(summary.targets.mean, summary.target_std).max()
     if not size < most:
@@ -349,7 +349,7 @@ def check_size(summary: DataSummary, dtype: Any) -> None:
 
 
 def _check_alike(summary: DataSummary, first: DataSummary, number: int, of: int) -> None:
-    """Raise unless a partition has the columns of the first that has rows."""
+    """Raise unless a partition has the columns of the first partition with rows."""
     if summary.n_features != first.n_features:
         raise ValueError(
             "partitions of X differ in their number of columns: partition "

@@ -1,7 +1,6 @@
-"""The spread of the values of each column, in a sample of the rows.
+"""The variation of each column's values, from a sample of the rows.
 
-It knows nothing of workers or models. Each record is made of one partition, where it is, and merged
-with others of its kind.
+A record summarises one partition, and records of a kind can be merged.
 """
 
 from __future__ import annotations
@@ -17,17 +16,17 @@ from dps._kernels.moments import column_moments
 from dps.data.feed.blocks import SparseFeatures, features_of
 from dps.models.linear import ROUNDINGS
 
-#: Stored values of a partition that are looked at.
+#: Stored values of a partition that are read.
 _SAMPLED = 1 << 19
-#: Rows from which a mean is guessed, about which squares are summed.
+#: Rows that give a guess of the mean, from which deviations are summed.
 _GUESSED = 256
-#: Deviations from zero at which a mean may lie.
+#: A mean within so many deviations of zero is as good as zero.
 _NEAR = 0.5
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Sums over some rows, of the columns in which they have values.
+    """Sums over some rows, for the columns with stored values.
 
     Examples
     --------
@@ -43,17 +42,17 @@ class Spread:
     rows: int
     n_features: int
     columns: NDArray[np.intp]  # (m,)
-    # (m,) how many values are not zero, their sum, and that of their squares.
+    # (m,) numbers of values that are not zero, their sums, and sums of squares.
     count: NDArray[np.float64]
     total: NDArray[np.float64]
     square: NDArray[np.float64]
 
     @classmethod
     def of(cls, X: Any, dtype: Any) -> Spread:
-        """Look at rows from all over a partition.
+        """Summarise rows from all over a partition.
 
         X: array, CSR rows or dataframe of numbers, see `as_rows`.
-        dtype: float32 or float64, the values' own.
+        dtype: float32 or float64, that of the values.
         """
         (rows, width), most = X.shape, _most(X)
         some = features_of(X, dtype).copied(some_of(rows, most))
@@ -71,7 +70,7 @@ class Spread:
 
     @classmethod
     def merge(cls, parts: Sequence[Spread]) -> Spread:
-        """The sums over the rows of all parts."""
+        """Add up the sums of all parts."""
         sums = np.zeros((3, parts[0].n_features))
         for part in parts:
             sums[:, part.columns] += (part.count, part.total, part.square)
@@ -84,31 +83,32 @@ class Spread:
         return cls(rows, len(sums[0]), columns, count, total, square)
 
     def centre(self, dtype: Any) -> NDArray[np.float64]:
-        """The columns' means, (n_features,); zeros where they are as good, as of one-hot ones."""
+        """Return the columns' means, (n_features,), or zeros if these serve as well."""
         means, found = np.zeros(self.n_features), self.total / self.rows
         means[self.columns] = np.where(np.isfinite(found), found, 0.0)
         return centres_far_from_zero(means, self.scale(means, dtype))
 
     def scale(self, centre: NDArray[np.float64] | None, dtype: Any) -> NDArray[np.float64]:
-        """The spread of the non-zero values of each column around a centre.
+        """Return the variation of each column's non-zero values around a centre.
 
-        The root of their mean square distance: about the mean a standard deviation, but that a rare
-        column of ones has about one. Of a constant column its value, since the next rows may have
-        others; of one that the sample has no value of, the median of the others.
+        It is the root of their mean square distance: around the mean the standard deviation, except
+        that a rare column of ones has about one. For a constant column it is the value, since later
+        rows may have others; for a column without values in the sample, the median of the other
+        columns.
 
-        centre: (n_features,) array or None, None: zero.
+        centre: (n_features,) array or None for zero.
         dtype: that of training.
         Returns (n_features,) array, positive.
         """
         count, at = self.count, np.zeros(len(self.columns))
         if centre is not None:
             at = centre[self.columns]
-        with np.errstate(over="ignore", invalid="ignore"):  # of what is huge, see below
+        with np.errstate(over="ignore", invalid="ignore"):  # huge values, see below
             squares = self.square - 2 * at * self.total + at * at * count
             found = np.sqrt(np.maximum(squares / count, 0.0))
         constant = found <= ROUNDINGS * float(np.finfo(dtype).eps) * np.abs(at)
         found = np.where(constant, np.abs(at), found)
-        # Values whose squares are no doubles are left as they are, and training says what follows.
+        # Values whose squares overflow are left alone, and training reports the consequence.
         found = np.where((found > 0) & np.isfinite(found), found, 1.0)
         scale = np.full(self.n_features, np.median(found) if len(found) else 1.0)
         scale[self.columns] = found
@@ -116,15 +116,15 @@ class Spread:
 
 
 def some_of(rows: int, most: int) -> NDArray[np.int64]:
-    """Draw at most `most` rows, spread over a partition, ascending and without repetition."""
-    # One of each stretch: every so many-th might be rows of a kind.
+    """Draw at most `most` rows all over a partition, ascending and without repetition."""
+    # One row from each stretch: rows at a fixed distance might be of one kind.
     edges = np.arange(most + 1) * rows // max(1, most)
     within = np.random.default_rng(0).random(most)
     return (edges[:-1] + within * np.diff(edges)).astype(np.int64)
 
 
 def _most(X: Any) -> int:
-    """Rows of a partition that are looked at."""
+    """Return the number of rows of a partition to read."""
     rows: int = X.shape[0]
     stored = X.nnz / max(1, rows) if hasattr(X, "nnz") else X.shape[1]
     return min(rows, max(1, int(_SAMPLED / max(1.0, stored))))
@@ -144,25 +144,25 @@ class Moments:
            [2., 1.]])
     """
 
-    weight: float  # sum of the sample weights, or how many rows there are, of all rows
+    weight: float  # sum of the sample weights, or number of rows
     columns: NDArray[np.int64]  # (m,)
-    mean: NDArray[np.float64]  # (m,) weighted; infinite where it overflows, as the variance is
+    mean: NDArray[np.float64]  # (m,) weighted; mean and variance are infinite if they overflow
     variance: NDArray[np.float64]
 
     @classmethod
     def of(
         cls, X: Any, weights: np.ndarray | None, dtype: Any, columns: NDArray[np.int64]
     ) -> Moments:
-        """Look at all rows of a partition, with their weights.
+        """Compute moments over all rows of a partition with their weights.
 
         X: array, CSR rows or dataframe of numbers, see `as_rows`.
         weights: (n,) array or None.
-        dtype: float32 or float64, the values' own.
+        dtype: float32 or float64, that of the values.
         columns: (m,) int array.
         """
         rows, width = X.shape
         weight = float(rows)
-        if weights is not None:  # which may be of any size
+        if weights is not None:  # weights may be of any magnitude
             with np.errstate(over="ignore"):
                 weight = float(weights.sum(dtype=np.float64))
             weights = (np.ravel(weights) / (weights.max() or 1.0)).astype(dtype)
@@ -171,7 +171,7 @@ class Moments:
         block = features_of(X, dtype).block(np.zeros((rows, 1), dtype), weights)
 
         def mean(some: NDArray[np.int64], centre: Any) -> NDArray[np.float64]:
-            """Mean of the distances from a centre and of their squares, over some rows."""
+            """Return means of the distances from a centre, and of their squares, over some rows."""
             sums = np.zeros((2, width))
             column_moments(block, some, centre, *sums)
             total = len(some) if weights is None else weights[some].sum(dtype=np.float64)
@@ -185,19 +185,20 @@ class Moments:
 
     @classmethod
     def merge(cls, parts: Sequence[Moments]) -> Moments:
-        """The moments over the rows of all parts."""
+        """Merge moments over the rows of all parts."""
         found = merged((part.weight, part.mean, part.variance) for part in parts)
         return cls(sum(part.weight for part in parts), parts[0].columns, *found)
 
     def standards(self, n_features: int, dtype: Any) -> NDArray[np.float64]:
-        """Mean and standard deviation of each column, (2, n_features).
+        """Return mean and standard deviation of each column, (2, n_features).
 
-        Zero and one where a column was not looked at, or a mean is no number. The deviation is one
-        where a column does not vary, or by less or more than a model in `dtype` can divide by.
+        They are zero and one for a column without moments or with a mean that is not finite. The
+        deviation is one if a column does not vary, or if a model in `dtype` cannot divide by its
+        deviation.
         """
         found = np.repeat([[0.0], [1.0]], n_features, axis=1)
         deviation, info = np.sqrt(self.variance), np.finfo(dtype)
-        # Squares are doubles, whatever the rows are.
+        # Squares are doubles in any case.
         least = max(ROUNDINGS * float(info.tiny), float(np.finfo(np.float64).tiny) ** 0.5)
         sane = (deviation > least) & (deviation < float(info.max) ** 0.5)
         sane &= deviation > ROUNDINGS * float(info.eps) * np.abs(self.mean)
@@ -209,9 +210,9 @@ class Moments:
 def merged(
     parts: Iterable[tuple[float, NDArray[np.float64], NDArray[np.float64]]],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Mean and variance of all rows, without cancellation (Chan, Golub and LeVeque, 1983).
+    """Return mean and variance of all rows, without cancellation (Chan, Golub and LeVeque, 1983).
 
-    parts: moments of some rows each; infinite where they overflow.
+    parts: moments of some rows each; infinite if they overflow.
 
     Examples
     --------
@@ -226,7 +227,7 @@ def merged(
     with np.errstate(over="ignore", invalid="ignore"):
         for added, mean_there, variance_there in parts:
             share = added / (weight + added) if added else 0.0
-            if not weight:  # of nothing before
+            if not weight:  # nothing came before
                 mean, variance = mean_there, variance_there
             elif added:
                 away = mean_there - mean
@@ -240,5 +241,5 @@ def merged(
 def centres_far_from_zero(
     mean: NDArray[np.float64], scale: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Means as a centre; zeros where they are as good, as of one-hot columns."""
+    """Return means as a centre, or zeros if these serve as well, as for one-hot columns."""
     return np.where(np.abs(mean) > _NEAR * scale, mean, 0.0)

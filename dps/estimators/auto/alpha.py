@@ -1,4 +1,4 @@
-"""The strength of a penalty by held-out rows: where they are asked, and the fits behind it.
+"""The search for the strength of a penalty on held-out rows.
 
 Copies of the estimator are fitted in threads of this process to a sample of rows from all
 partitions. A strength is a multiple of that of "auto", one over the rows, because the effect of a
@@ -24,25 +24,25 @@ if TYPE_CHECKING:
     from dps.estimators.base.estimator import DistributedEstimator
     from dps.estimators.fit.survey import Survey
 
-#: Parameters per row from which "auto" looks at held-out rows, and the fewest rows for that.
+#: Parameters per row from which "auto" searches, and the fewest rows for a search.
 _MANY, _ENOUGH = 0.1, 100
 
 
 class Look(NamedTuple):
-    """How to look for a strength."""
+    """Options of a search for a strength."""
 
-    folds: int  # at the most
+    folds: int  # largest number of folds
     sure: float  # standard errors by which another strength must lower the loss
-    least: float  # share of the loss that it must gain
-    reach: tuple[float, float] = REACH  # the weakest and the strongest multiple, as powers of ten
+    least: float  # least share of the loss that it must save
+    reach: tuple[float, float] = REACH  # smallest and largest multiple, as powers of ten
 
 
-#: For "auto" and "cv".
+#: Options for "auto" and "cv".
 AUTO, _CV = Look(3, 3.0, 2e-3), Look(FOLDS, 2.0, 1e-2)
 
 
 def asks_evidence(parameters: int, rows: int) -> bool:
-    """True if held-out rows must say how strong a penalty is to be: parameters may fit the rows.
+    """True if parameters may overfit the rows, so that held-out rows must choose a penalty.
 
     Examples
     --------
@@ -59,17 +59,17 @@ def find_strength(
     look: Look = AUTO,
     exact: bool = False,
 ) -> Strength:
-    """The strength of a penalty that is "auto" or "cv".
+    """Return the strength of a penalty for "auto" or "cv".
 
-    It is that of "auto" where held-out rows are not asked, or cannot be. `partial_fit` keeps that
-    of the `fit` that it goes on from.
+    It is that of "auto" if there is no search. `partial_fit` keeps that of the `fit` that it
+    continues.
 
-    parameters: that one output has, and may fit the rows.
-    look: for "auto".
+    parameters: of one output that may overfit the rows.
+    look: options for "auto".
     exact: whether products of the columns give the optimum, see `HeldOutSquares`.
-    Raises TooFewError: see there; of "cv".
+    Raises TooFewError: "cv" has too few rows.
     """
-    if survey.strength is not None:  # of the checkpoint that the fit goes on from
+    if survey.strength is not None:  # from the checkpoint that the fit resumes
         return survey.strength
     times, standardize = estimator._alpha_times, bool(getattr(estimator, "standardize", False))
     if survey.goes_on_from_fit:
@@ -137,7 +137,7 @@ def _look(estimator: DistributedEstimator, survey: Survey, how: Look, exact: boo
 
 
 def _common_variance(deviations: NDArray[np.float64]) -> float:
-    """Mean variance of the columns that vary; infinite if it overflows."""
+    """Return the mean variance of the columns that vary; infinite if it overflows."""
     varying = deviations[deviations != 1]
     with np.errstate(over="ignore"):
         return float(np.mean(varying**2)) if len(varying) else 1.0

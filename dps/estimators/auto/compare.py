@@ -1,6 +1,6 @@
-"""Copies of an estimator that are fitted to sampled rows, and judged by rows held out of these.
+"""Copies of an estimator that are fitted to sampled rows and scored on held-out ones.
 
-A sample has rows of all partitions. The copies are fitted in threads of this process.
+The sample has rows from all partitions. The copies are fitted in threads of this process.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 _SAMPLED = 1 << 21
 #: Number of folds, and the least rows of one.
 FOLDS, _FEWEST = 5, 2
-#: The fits that are compared end at so many times `tol`, and at this tolerance at most.
+#: The tolerance of the compared fits: a multiple of `tol`, and a bound.
 _ROUGH, _ROUGHEST = 100, 1e-2
-#: Groups of held-out rows.
+#: Number of groups of held-out rows.
 _GROUPS = 512
 
 Rows = tuple[Any, np.ndarray, np.ndarray | None]
@@ -49,13 +49,13 @@ class TooFewError(ValueError):
 
 
 class Comparison:
-    """Copies of the estimator of a fit, one for each fold.
+    """Copies of a fit's estimator, one per fold.
 
-    rows: sampled, to train on.
-    held: those given for validation, which judge; None: some of `rows` do.
-    n_folds: at the most.
-    warm: whether each fit of a fold goes on from the one before.
-    Raises TooFewError: see there.
+    rows: sampled training rows.
+    held: the user's validation rows, which score; None: some of `rows` do.
+    n_folds: largest number of folds.
+    warm: whether each fit of a fold starts from the one before.
+    Raises TooFewError: there are too few rows.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Comparison:
         self._numbers = np.empty(0, np.intp) if held else _folds(rows[1], targets)
         self._rows, self._held, self._targets = rows, held, targets
         self._stops, self._begins = estimator._stops_early, survey.loading.compare
-        encoded = None  # rows of linear models are scaled, and have columns left out
+        encoded = None  # rows of linear models are scaled, and columns left out
         if survey.encoding is not None and not hasattr(estimator, "standardize"):
             encoded = Encoding(survey.encoding.encoder, fitted=True)
         self._encoded = encoded
@@ -82,7 +82,7 @@ class Comparison:
         return len(self.models)
 
     def losses(self, fold: int) -> Losses:
-        """Fit the model of a fold, and return what held-out rows lose by it."""
+        """Fit the model of a fold, and return the losses of the held-out rows."""
         self._begins()
         rows, held, model = self._rows, self._held, self.models[fold]
         X, y, weight = rows if held else _some(rows, self._numbers != fold)
@@ -95,14 +95,14 @@ class Comparison:
             return _losses(raw, of_left, weight_left, self._targets)
 
     def of_constant(self) -> float | None:
-        """Mean loss on held-out rows of the constant that is best for others, of single labels."""
+        """Mean held-out loss of the best constant for the training rows, for single labels."""
         if self._targets.classes is None or self._targets.multilabel:
             return None
         return _of_constant(self._targets, self._rows, self._held or self._rows)
 
 
 def sample_of(survey: Survey) -> tuple[Rows, Rows | None]:
-    """Sample rows to train on, and rows given for validation."""
+    """Sample training rows, and rows of the user's validation data."""
     summary: DataSummary = survey.summary
     cluster: Cluster = survey.cluster
     share = min(1.0, _SAMPLED / max(1, summary.elements))
@@ -120,7 +120,7 @@ def scaled(rows: Rows, deviation: NDArray[np.float64]) -> Rows:
 
 
 def _gathered(cluster: Cluster, numbers: Sequence[int], share: float) -> Rows:
-    """Sample rows of partitions in one piece."""
+    """Sample rows of partitions, and concatenate them."""
     parts = [part for part in cluster.map(some_rows, numbers, share=share) if part is not None]
     if len(parts) == 1:
         return parts[0]
@@ -145,8 +145,8 @@ def some_rows(X: Any, y: Any, weight: Any, *, share: float) -> Rows | None:
 
 
 def _copy(estimator: DistributedEstimator, targets: TargetEncoding, seed: int, rows: int) -> Any:
-    """Copy an estimator without callbacks, checkpoints, client and server; its fits are short."""
-    tol = min(_ROUGH * (estimator.tol or np.inf), _ROUGHEST)  # also of a fit that has none
+    """Copy an estimator without callbacks, checkpoints, client and server, for short fits."""
+    tol = min(_ROUGH * (estimator.tol or np.inf), _ROUGHEST)  # also without a `tol`
     model = clone(estimator).set_params(
         alpha="auto", mode="sync", shuffle=True, n_replicas=1, encoder="auto",
         checkpoint=None, client=None, server=None, scoring="loss", verbose=0, random_state=seed,
@@ -156,14 +156,14 @@ def _copy(estimator: DistributedEstimator, targets: TargetEncoding, seed: int, r
         model.set_params(max_iter=estimator._epochs_to_compare(rows), n_replicas="auto")
     if hasattr(model, "_skl_callbacks"):
         del model._skl_callbacks
-    if targets.class_weight is not None:  # that of all rows
+    if targets.class_weight is not None:  # the weights for all rows
         labels: Any = targets.classes
         model.class_weight = dict(zip(labels.tolist(), targets.class_weight, strict=True))
     return model
 
 
 def _of_constant(targets: TargetEncoding, rows: Rows, held: Rows) -> float:
-    """Mean loss on held-out rows of the constant that is best for others."""
+    """Return the mean held-out loss of the constant that is best for the training rows."""
     if not (targets.loss.native is not None and targets.loss.has_probabilities):
         return np.inf
     classes = np.asarray(targets.classes)
@@ -197,12 +197,12 @@ def _losses(
 
 
 def ends_of_groups(rows: int) -> NDArray[np.intp]:
-    """Where groups of rows, which are in an order by chance, begin, and the last one ends."""
+    """Return the bounds of groups of randomly ordered rows."""
     return np.linspace(0, rows, min(rows, _GROUPS) + 1).astype(np.intp)
 
 
 def by_fold(rows: Rows, targets: TargetEncoding) -> list[Rows]:
-    """The rows that each fold holds out, in an order by chance."""
+    """Return the rows that each fold holds out, in random order."""
     numbers = _folds(rows[1], targets)
     order = np.random.default_rng(0).permutation(len(numbers))
     order = order[np.argsort(numbers[order], kind="stable")]
@@ -211,14 +211,14 @@ def by_fold(rows: Rows, targets: TargetEncoding) -> list[Rows]:
 
 
 def in_order(rows: Rows) -> Rows:
-    """Rows in an order by chance."""
+    """Shuffle rows."""
     return _some(rows, np.random.default_rng(0).permutation(len(rows[1])))
 
 
 def _next_likely(
     targets: TargetEncoding, y: NDArray[np.floating], raw: NDArray[np.floating]
 ) -> NDArray[np.floating]:
-    """Targets of the most likely wrong label of each row; of several labels one is flipped."""
+    """Return the most likely wrong label of each row; with several labels one is flipped."""
     codes, rows = targets.codes(y), np.arange(len(y))
     if targets.multilabel:
         codes[rows, np.abs(raw).argmin(axis=1)] ^= 1
@@ -234,7 +234,7 @@ def _next_likely(
 def _of_labels(
     estimator: DistributedEstimator, targets: TargetEncoding, y: np.ndarray
 ) -> TargetEncoding:
-    """The encoding for a sample, which may lack some labels."""
+    """Return the encoding for a sample, which may lack some labels."""
     classes, factors = np.asarray(targets.classes), targets.class_weight
     there = np.isin(classes, y)
     classes = classes[there]
@@ -250,7 +250,7 @@ def _of_labels(
 
 
 def _folds(y: np.ndarray, targets: TargetEncoding) -> NDArray[np.intp]:
-    """The fold that holds each row out, stratified by label; the only row of a label has none."""
+    """Return the fold that holds out each row, stratified; single rows of a label have none."""
     n = len(y)
     if n < FOLDS * _FEWEST:
         raise TooFewError(

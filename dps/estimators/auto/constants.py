@@ -1,7 +1,7 @@
-"""Columns that have had one value in all rows so far, and have others in the rows to come.
+"""Columns that have had one value so far, and may vary in later rows.
 
-Nothing is known of their scale until they vary: it follows from the first rows in which they do,
-and predictions of rows with the one value stay as they were.
+Their scale is unknown until they vary. It follows from the first rows in which they do, and
+predictions for rows with the old value do not change.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FAR = 2.0**40
 
 
 def scaling_of(points: Sequence[Points]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The middle of each column, and one over its spread, by quartiles; 0 of constants."""
+    """Return the middle of each column and one over its spread, by quartiles; 0 for constants."""
     quartiles = [each.quantiles([0.25, 0.5, 0.75]) for each in points]
     ranges = [each.values[-1] - each.values[0] for each in points]
     centre = np.array([middle for _, middle, _ in quartiles])
@@ -42,13 +42,13 @@ def scaling_of(points: Sequence[Points]) -> tuple[NDArray[np.float64], NDArray[n
 
 
 def knots_of_constant(value: float) -> NDArray[np.float64]:
-    """Three knots of a column that has one value: on either side one that no row comes near."""
+    """Return three knots for a constant column, two of them far from all rows."""
     far = _FAR * max(1.0, abs(value))
     return np.array([value - far, value, value + far])
 
 
 def constant_columns(model: Any) -> tuple[int, ...]:
-    """The columns of a network or a factorization machine that have had one value so far."""
+    """Return the columns of a model that have had one value so far."""
     inputs = model.inputs
     if isinstance(model, Network):
         constant = inputs.spread == 0
@@ -65,10 +65,10 @@ def _is_of_constant(knots: NDArray[np.float64]) -> bool:
 
 
 def network_goes_on(start: TrainState, points: Sequence[Points] | None) -> TrainState:
-    """Adapt a network's state to the current values of columns that were constant (`points`).
+    """Adapt a network's state to columns that were constant and now vary (`points`).
 
-    A column that varies is scaled anew, and its weights are zeros again; but not if nothing else
-    tells units apart, which then would never learn.
+    Such a column is scaled anew and its weights restart from zero, unless nothing else tells hidden
+    units apart, which then would never learn.
     """
     model, columns = start.model, constant_columns(start.model)
     if not columns or points is None:
@@ -97,9 +97,9 @@ def network_goes_on(start: TrainState, points: Sequence[Points] | None) -> Train
 
 
 def machine_goes_on(start: TrainState, points: Sequence[Points] | None) -> TrainState:
-    """The same of a factorization machine, whose column gets knots among its values.
+    """Adapt a factorization machine's state in the same way, with knots among a column's values.
 
-    Each of them begins with the row of the one value.
+    Each knot starts with the row of the old value.
     """
     model, columns = start.model, constant_columns(start.model)
     if not columns or points is None:
@@ -127,13 +127,13 @@ def machine_goes_on(start: TrainState, points: Sequence[Points] | None) -> Train
         model.loss, model.activation, model.dropout, model.dtype, model.output_shift,
         model.output_scale, model.table,
     )  # fmt: skip
-    if model.table is not None:  # whose rows are made as they are touched
+    if model.table is not None:  # its rows are created on first use
         return replace(start, model=machine)
     return _changed(start, machine, change)
 
 
 def _knots(low: float, middle: float, high: float, value: float) -> NDArray[np.float64]:
-    """Three knots of a column's values; the one value that it had is among them."""
+    """Return three knots for a column's values, including its old value."""
     if value < low < high:
         return np.array([value, low, high])
     if low < high < value:
@@ -146,9 +146,9 @@ def _knots(low: float, middle: float, high: float, value: float) -> NDArray[np.f
 
 
 def linear_goes_on(start: TrainState, summary: DataSummary) -> tuple[TrainState, Any]:
-    """The same of a linear model with standardized columns, and which columns vary now.
+    """Adapt a linear model's state in the same way; return which standardized columns vary now.
 
-    Those that did not have a scale of one, and their value as their centre.
+    A column that was constant had a scale of one and its value as centre.
     """
     model: LinearModel | None = start.model
     if model is None or model.scale is None or summary.standards is None:
@@ -163,7 +163,7 @@ def linear_goes_on(start: TrainState, summary: DataSummary) -> tuple[TrainState,
         centre = np.array(centre)
         centre[varying] = centres_far_from_zero(mean, deviation)[varying]
 
-    def change(views: dict[str, Any]) -> None:  # so that raw outputs stay
+    def change(views: dict[str, Any]) -> None:  # raw outputs stay the same
         coef = views["coef"][varying]
         if centre is not None:
             views["intercept"] += (centre - model.centre)[varying] @ coef
@@ -173,7 +173,7 @@ def linear_goes_on(start: TrainState, summary: DataSummary) -> tuple[TrainState,
 
 
 def _changed(start: TrainState, model: Any, change: Any) -> TrainState:
-    """A start with another model of as many parameters, once they and their mean are changed."""
+    """Return a start with a changed model, parameters and mean of parameters."""
     params, state = np.array(start.params), start.state
     change(model.layout.views(params))
     if state is not None and start.optimizer is not None and start.optimizer.reports_a_mean:

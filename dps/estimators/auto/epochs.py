@@ -1,6 +1,6 @@
-"""Rules for models that are trained in planned epochs, on outputs of unit scale.
+"""Rules for models that are trained in planned epochs, with outputs of unit scale.
 
-It knows no model: layers, schedules, where outputs start, and how columns of numbers lie.
+They set layers, schedules, the start of outputs, and the inputs for numbers.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from dps.training.job import Job
     from dps.training.state import Snapshot
 
-#: Steps that "auto" plans, in so many epochs; rows a batch, and batches an epoch.
+#: Steps that "auto" plans; bounds of the number of epochs; rows per batch; batches per epoch.
 _STEPS, _FEWEST_EPOCHS, _MOST_EPOCHS = 2500, 12, 100
 _SMALLEST, _LARGEST, _BATCHES = 32, 256, 50
 #: Epochs over which parameters are averaged.
 _MEAN_EPOCHS = 2.0
-#: Rows from which some are held out.
+#: Number of rows from which some are held out.
 _ROWS_TO_VALIDATE = 100
-#: Share of the epochs in which the rate grows.
+#: Share of the epochs for the warm-up.
 _WARM = 0.05
 #: Spreads from zero at which float32 would blur a column.
 _BLURRED = 1e5
@@ -50,7 +50,7 @@ _BLURRED = 1e5
 _LARGE = 1e30
 #: Epochs of fits that are compared to choose a penalty.
 _COMPARED = 6
-#: Meanings of "auto".
+#: The defaults of AdamW here.
 _BETA2, _EPSILON = 0.95, 1e-8
 #: Passes over all rows that "auto" plans for L-BFGS, as scikit-learn does.
 _PASSES = 200
@@ -58,7 +58,7 @@ _PASSES = 200
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Planned(DistributedEstimator):
-    """Estimators in planned epochs of a model with a kernel, which numbers go into by quantiles."""
+    """Estimators with planned epochs, whose inputs for numbers use quantiles."""
 
     alpha: float | Auto = "auto"
     dropout: float = 0.15
@@ -84,7 +84,7 @@ class Planned(DistributedEstimator):
 
     @property
     def _most_epochs(self) -> int:
-        """As asked for, or what "auto" may come to."""
+        """The given number, or the bound of "auto"."""
         most: Any = self.max_iter
         return _MOST_EPOCHS if most == "auto" else int(most)
 
@@ -93,14 +93,14 @@ class Planned(DistributedEstimator):
         return min(_COMPARED, self._most_epochs)
 
     def _restore_columns(self, survey: Survey, job: Job, kept: Snapshot) -> tuple[Any, Snapshot]:
-        """The model of y as it is, and its parameters and state."""
+        """Return the model for y in its own units, with its parameters and state."""
         model: Any = job.model
         if (units := job.targets.units) is not None:
             model = model.with_outputs(job.targets.loss, units.start, units.reach)
         return model, kept
 
     def _check(self, request: Request) -> None:
-        """A loss needs a kernel."""
+        """Check that the loss has a kernel."""
         if request.loss.native is None:
             given: Any = self
             raise ValueError(
@@ -109,7 +109,7 @@ class Planned(DistributedEstimator):
             )
 
     def _inspection(self, request: Request) -> Inspection:
-        """Numbers go in by their quantiles."""
+        """Request the quantiles of numbers."""
         from dps.data.survey.rows import Inspection
 
         if request.start is not None and request.start.model is not None:
@@ -121,7 +121,7 @@ class Planned(DistributedEstimator):
 
 
 def auto_batch(rows: int) -> int:
-    """Rows of an update: a fiftieth of all, as a power of two.
+    """Return the rows of an update: a fiftieth of all, as a power of two.
 
     Examples
     --------
@@ -132,7 +132,7 @@ def auto_batch(rows: int) -> int:
 
 
 def auto_epochs(rows: int, batch: int) -> int:
-    """Epochs that make about 2,500 updates.
+    """Return the epochs for about 2,500 updates.
 
     Examples
     --------
@@ -144,10 +144,10 @@ def auto_epochs(rows: int, batch: int) -> int:
 
 @dataclass(frozen=True)
 class EpochPlan:
-    """Rows, batches and epochs, as asked for or automatic."""
+    """Rows, batches and epochs, as given or automatic."""
 
-    held_out: bool  # whether early stopping looks at rows that are not trained on
-    total: int  # rows, and those that are trained on
+    held_out: bool  # whether early stopping uses held-out rows
+    total: int  # all rows, and training rows
     rows: int
     batch: int  # rows of an update
     epochs: int
@@ -173,20 +173,20 @@ class EpochPlan:
         return StoppingRule(self.epochs, tol, patience, self.held_out)
 
     def schedule(self, survey: Survey, rate: float) -> Schedule:
-        """The learning rate from `rate` on; a stream has a constant one."""
+        """Return the learning rate, starting from `rate`; it is constant for a stream."""
         if survey.goes_on_from_fit:
             rate *= RATE_AFTER_FIT
         epochs = None if survey.partial else self.epochs
         return planned_schedule(rate_of(survey.estimator), rate, epochs)
 
     def averaged(self, optimizer: Optimizer) -> Averaged:
-        """The mean of an optimizer's parameters over the last two epochs."""
+        """Return the optimizer with averaging over the last two epochs."""
         horizon = max(1, round(_MEAN_EPOCHS * self.rows / min(self.batch, self.total)))
         return Averaged(optimizer, horizon=horizon)
 
 
 def _holds_out(estimator: DistributedEstimator, survey: Survey) -> bool:
-    """True if early stopping looks at rows that are held out."""
+    """True if early stopping uses held-out rows."""
     if estimator.early_stopping != "auto":
         return bool(estimator.early_stopping)
     enough = survey.summary.total >= _ROWS_TO_VALIDATE
@@ -208,7 +208,7 @@ def hidden_units(sizes: Any) -> tuple[int, ...]:
 
 
 def planned_schedule(given: Any, rate: float, epochs: int | None) -> Schedule:
-    """The learning rate from `rate` on; "auto" is a cosine, constant where `epochs` is None."""
+    """Return the learning rate; "auto" is a cosine, or constant without `epochs`."""
     automatic: Schedule = Constant(rate)
     if epochs is not None:
         automatic = Cosine(rate, float(epochs), warmup=_WARM * epochs)
@@ -218,7 +218,7 @@ def planned_schedule(given: Any, rate: float, epochs: int | None) -> Schedule:
 
 
 def numbers_of(survey: Survey) -> NDArray[np.int64]:
-    """The columns that hold numbers.
+    """Return the columns of numbers.
 
     Raises ValueError: some partitions are sparse, others dense.
     """
@@ -234,7 +234,7 @@ def numbers_of(survey: Survey) -> NDArray[np.int64]:
 
 
 def outputs_of(survey: Survey) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The start and the scale of the raw outputs."""
+    """Return the start and the scale of the raw outputs."""
     summary, targets = survey.summary, survey.targets
     scale = np.ones(survey.n_outputs)
     if targets.classes is None:
@@ -245,18 +245,18 @@ def outputs_of(survey: Survey) -> tuple[NDArray[np.float64], NDArray[np.float64]
 
 
 class Outputs(NamedTuple):
-    """A map from the outputs in training, which vary by about one, to raw outputs."""
+    """The map from outputs in training, which vary by about one, to raw outputs."""
 
     shift: NDArray[np.float64]
     scale: NDArray[np.float64]
     loss: Loss
-    slope: float  # that is much of a derivative of the loss by such an output
+    slope: float  # a large derivative of the loss with respect to such an output
 
 
 def choose_outputs(survey: Survey) -> Outputs:
-    """Outputs of a classification as they are; targets of a regression are in units from now on.
+    """Return the outputs; for a regression also set the units of targets.
 
-    In those of the model that training goes on from, if there is one.
+    If training continues, they are those of the earlier model.
     """
     before = None if survey.start is None else survey.start.model
     start, reach = outputs_of(survey)
@@ -267,7 +267,7 @@ def choose_outputs(survey: Survey) -> Outputs:
         return Outputs(start, reach, loss, 1.0)
     units = loss._units(start, reach)
     survey.targets = replace(survey.targets, units=units)
-    # A deviation off.
+    # One deviation off.
     y = units.of_targets(np.add(survey.summary.targets.mean, survey.summary.target_std))
     slopes = np.empty((1, len(y)))
     units.loss.evaluate(y[None], units.output_shift[None], None, slopes)
@@ -278,7 +278,7 @@ def choose_outputs(survey: Survey) -> Outputs:
 def dtype_of(
     summary: DataSummary, edges: Sequence[NDArray[np.float64]], units: Units | None
 ) -> np.dtype[np.floating]:
-    """float32 if it tells apart, and holds, values of columns with such bins and predictions."""
+    """Return float32 if it can represent the columns and the predictions, else float64."""
     points = summary.points or ()
     single = _single_will_do(points, edges)
     if units is not None:
@@ -300,19 +300,19 @@ def _single_will_do(points: Sequence[Points], edges: Sequence[NDArray[np.float64
 
 
 def adamw(slope: float) -> AdamW:
-    """AdamW, where that is much of a derivative of the loss."""
+    """Return AdamW for losses whose derivatives reach `slope`."""
     return AdamW(beta2=_BETA2, epsilon=_EPSILON * slope)
 
 
 def optimizer_of(given: Any, slope: float = 1.0) -> Optimizer:
-    """The optimizer of stochastic steps.
+    """Return the optimizer of stochastic steps.
 
     Raises ValueError: there is none of that name.
     """
     if given == "auto":
         return adamw(slope)
     if given == "lbfgs":
-        return SGD()  # of which no step is taken
+        return SGD()  # no step is taken
     check_known(given, "auto", "lbfgs")
     return get_optimizer(given)
 
@@ -325,10 +325,10 @@ def regularized(
     parameters: int,
     look: Look = AUTO,
 ) -> tuple[Optimizer, float]:
-    """The optimizer, and the strength of the L2 penalty; both are ours where alpha is "auto".
+    """Return the optimizer and the strength of the L2 penalty, by the rules for "auto".
 
-    optimizer: AdamW has a weight decay instead of a penalty.
-    decay, penalty: what "auto" is where held-out rows are not asked.
+    optimizer: AdamW has a weight decay in place of a penalty.
+    decay, penalty: values of "auto" without a search.
     parameters, look: see `find_strength`.
     """
     estimator, base = survey.estimator, base_of(optimizer)
@@ -351,7 +351,7 @@ def regularized(
 
 
 def check_passes(estimator: DistributedEstimator, partial: bool) -> None:
-    """Raise where something was asked for that passes over all rows cannot honour."""
+    """Raise if passes over all rows cannot honour some parameter."""
     dropout = estimator.dropout
     refuse_passes(
         *["partial_fit"] * partial,

@@ -1,4 +1,4 @@
-"""Squared error without training: the optimum from products of columns, summed over all rows."""
+"""Least squares without training: the optimum from products of columns."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     from dps.models.linear import LinearModel
     from dps.training.job import Job
 
-#: Columns up to which products are summed: of more, passes over the rows are faster.
+#: Largest number of columns: for more, passes over the rows are faster.
 _WIDEST = 512
 #: Rows that are predicted together.
 _ROWS = 4096
-#: Values of which squares neither overflow nor vanish.
+#: Values between these have squares that neither overflow nor vanish.
 _LEAST, _MOST = 1e-100, 1e100
 
 
 def has_products(survey: Survey) -> bool:
-    """True if products of the columns say where the optimum is, and cost little."""
+    """True if products of the columns give the optimum at little cost."""
     moments, summary = survey.summary.moments, survey.summary
     if (
         type(survey.targets.loss) is not SquaredError
@@ -53,7 +53,7 @@ def has_products(survey: Survey) -> bool:
 
 
 def solved(survey: Survey, job: Job) -> Job:
-    """The job, which begins at the optimum; unchanged where this is not found."""
+    """Return the job with the optimum as its start; unchanged if that is not found."""
     began = time.monotonic()
     survey.loading.phase = "summing products"
     summary, cluster, model = survey.summary, survey.cluster, cast("LinearModel", job.model)
@@ -83,9 +83,9 @@ def solved(survey: Survey, job: Job) -> Job:
 
 
 def _columns(X: Moments, y: Moments, intercept: bool, dtype: Any) -> Columns:
-    """Columns by their deviations; without an intercept by their distances from zero.
+    """Return columns by their deviations; without an intercept by their distances from zero.
 
-    A column of X that varies by rounding errors is left out, as passes over the rows leave it out.
+    A column of X that varies only by rounding is left out, as in passes over the rows.
     """
     mean, variance = np.concatenate([X.mean, y.mean]), np.concatenate([X.variance, y.variance])
     if intercept:
@@ -99,10 +99,10 @@ def _columns(X: Moments, y: Moments, intercept: bool, dtype: Any) -> Columns:
 
 
 class _Optimum(NamedTuple):
-    """The optimum, in the units of a model's coefficients and of y."""
+    """The optimum in the units of a model's coefficients and of y."""
 
     coef: NDArray[np.float64]  # (n_features, n_outputs)
-    mean: NDArray[np.float64]  # (n_features + n_outputs,) of the columns
+    mean: NDArray[np.float64]  # (n_features + n_outputs,) means of the columns
     loss: float
 
 
@@ -114,10 +114,10 @@ def _optimum(
     l1: float,
     l2: float,
 ) -> _Optimum | None:
-    """The least squared error with penalties; None where it is not found.
+    """Minimise squared error with penalties; None if that fails.
 
-    sums: of `products_of`.
-    scale: (n_features,) array, of the columns of X.
+    sums: from `products_of`.
+    scale: (n_features,) array, scales of the columns of X.
     """
     products, off = mean_products(sums)
     if intercept:
@@ -138,7 +138,7 @@ def _optimum(
 def loss_at(
     X: Any, y: Any, weight: Any, *, model: Any, params: Any, targets: TargetEncoding
 ) -> tuple[float, float]:
-    """The sum of losses over a partition's rows, and of their weights."""
+    """Return the sums of losses and of weights over a partition's rows."""
     y, weight = targets.encode(y, weight, model.dtype)
     features, loss = features_of(X, model.dtype), 0.0
     for start in range(0, len(y), _ROWS):
@@ -150,12 +150,12 @@ def loss_at(
 
 
 class HeldOutSquares:
-    """Losses of held-out rows for any penalty, from one look at a sample of the rows.
+    """Held-out losses for any penalty, from one pass over a sample of the rows.
 
-    rows: sampled, to train on.
-    held: those given for validation, which judge; None: some of `rows` do.
-    n_folds: at the most.
-    Raises TooFewError: see there.
+    rows: sampled training rows.
+    held: the user's validation rows, which score; None: some of `rows` do.
+    n_folds: largest number of folds.
+    Raises TooFewError: there are too few rows.
     """
 
     def __init__(self, survey: Survey, rows: Rows, held: Rows | None, n_folds: int) -> None:
@@ -179,7 +179,7 @@ class HeldOutSquares:
         return len(self._sums)
 
     def losses(self, times: float, standardize: bool, fold: int) -> Losses:
-        """Return the held-out losses of a penalty that is `times` as strong as "auto"."""
+        """Return the held-out losses for a penalty that is `times` as strong as "auto"."""
         sums, columns, width = self._sums[fold], self._columns, self._columns.width
         products, off = mean_products(sums)
         unit, scale = np.where(np.isfinite(columns.unit), columns.unit, 0.0), None
@@ -203,7 +203,7 @@ class HeldOutSquares:
         return Losses(np.add.reduceat(lost, starts), np.add.reduceat(weights, starts))
 
     def of_constant(self) -> None:
-        """None: the loss of a constant is not compared, see `Comparison.of_constant`."""
+        """None: a regression is not compared with a constant, see `Comparison.of_constant`."""
 
     def _products(self, rows: Rows) -> NDArray[np.int64]:
         return products_of(*rows, columns=self._columns, threads=usable_cores())

@@ -1,6 +1,6 @@
 """Rules for training a linear model: penalty, method, steps and coordinates, in this order.
 
-The functions take an estimator for its parameters, and the survey of its data.
+The functions take an estimator with its parameters, and the survey of its data.
 """
 
 from __future__ import annotations
@@ -56,29 +56,29 @@ if TYPE_CHECKING:
     from dps.optimizers.schedules import Schedule
     from dps.training.lbfgs.full_batch import FullBatch
 
-#: Stored values of a batch, as a multiple of the parameters, that are worth sharing out.
+#: Stored values of a batch per parameter from which sharing a batch pays.
 _MIN_VALUES_A_PARAMETER = 4
 
 
 def choose_optimizer(estimator: BaseEstimator, loss: Loss) -> Optimizer | None:
-    """The optimizer of stochastic steps, None for "auto", checked against other parameters."""
+    """Return the optimizer of stochastic steps, None for "auto"; check other parameters."""
     check_known(estimator.optimizer, "auto", "lbfgs")
     if estimator.optimizer != "lbfgs":
         return None if estimator.optimizer == "auto" else get_optimizer(estimator.optimizer)
     refuse_passes(*_obstacles(estimator, loss))
-    return SGD()  # of which no step is taken
+    return SGD()  # no step is taken
 
 
 def choose_schedule(estimator: BaseEstimator, automatic: Schedule) -> Schedule:
-    """The learning rate; one given by name starts where the automatic one does."""
+    """Return the learning rate; a schedule given by name starts at the automatic rate."""
     rate, epochs = automatic(0.0), float(estimator.max_iter)
     return schedule_of(rate_of(estimator), automatic, rate, epochs)
 
 
 def uses_minibatches(estimator: BaseEstimator, loss: Loss, mode: Mode, tol: float | None) -> bool:
-    """True if there are stochastic steps, whatever the data.
+    """True if stochastic steps are taken, whatever the data.
 
-    Also where passes over all rows are possible, if replicas need not wait for each other.
+    This includes async, in which replicas need not wait, although passes would be possible.
     """
     if estimator.optimizer == "lbfgs":
         return False
@@ -86,7 +86,7 @@ def uses_minibatches(estimator: BaseEstimator, loss: Loss, mode: Mode, tol: floa
 
 
 def is_exact(estimator: BaseEstimator, survey: Survey) -> bool:
-    """True if products of the columns, rather than training, give the optimum."""
+    """True if products of the columns, and no training, give the optimum."""
     steps = uses_minibatches(estimator, survey.loss, survey.mode, survey.tol)
     return survey.tol is not None and not steps and has_products(survey)
 
@@ -99,7 +99,7 @@ def _may_finish_with_lbfgs(estimator: BaseEstimator, loss: Loss, tol: float | No
 
 
 def _obstacles(estimator: BaseEstimator, loss: Loss) -> Iterator[str]:
-    """Parameters that L-BFGS cannot honour."""
+    """Yield parameters that L-BFGS cannot honour."""
     if loss.bend == np.inf and not has_kinks(loss):
         yield f"loss={estimator.loss!r}, whose derivative jumps"
     if estimator.average:
@@ -108,7 +108,7 @@ def _obstacles(estimator: BaseEstimator, loss: Loss) -> Iterator[str]:
 
 
 def choose_penalty(estimator: BaseEstimator, survey: Survey) -> tuple[float, bool]:
-    """The strength, and whether numbers are standardized; fitted attributes say so, too."""
+    """Return the strength, and whether numbers are standardized; fitted attributes get both."""
     if estimator.penalty is None or not isinstance(estimator.alpha, str):
         alpha = 0.0 if estimator.penalty is None else float(estimator.alpha)
         found = Strength(standardize=bool(estimator.standardize))
@@ -124,13 +124,13 @@ def choose_penalty(estimator: BaseEstimator, survey: Survey) -> tuple[float, boo
 
 @dataclass(frozen=True)
 class Method:
-    """Stochastic steps, passes over all rows, or one after the other; and the penalty."""
+    """The method: stochastic steps, passes over all rows, or both in turn; and the penalty."""
 
     l1: float
     l2: float
-    wide: bool  # rows are wide and sparse, like texts
-    text: bool  # steps have the defaults for texts
-    steps: bool  # whether stochastic steps were chosen before anything was known of the data
+    wide: bool  # rows are wide and sparse, like text
+    text: bool  # steps use the defaults for text
+    steps: bool  # whether stochastic steps were chosen before the data was known
     passes: FullBatch | None
     batch_size: int | str
     batch: int  # rows of an update
@@ -142,19 +142,19 @@ class Method:
 
     @property
     def finish(self) -> FullBatch | None:
-        """Passes after stochastic steps."""
+        """The passes after stochastic steps."""
         return self.passes if self.steps else None
 
 
 def choose_method(estimator: BaseEstimator, survey: Survey, alpha: float) -> Method:
-    """The method, for a penalty of strength `alpha`."""
+    """Return the method for a penalty of strength `alpha`."""
     summary, loss = survey.summary, survey.loss
     share = l1_share(estimator)
     l1, l2 = alpha * share, alpha * (1.0 - share)
     unscaled = survey.encoding is not None and survey.encoding.unscaled
     wide = survey.tol is not None and not unscaled and is_wide(summary, alpha, l1)
     text = wide and choose_optimizer(estimator, loss) is None and rate_of(estimator) == "auto"
-    # L-BFGS is not the better choice on wide rows.
+    # L-BFGS is no better on wide rows.
     by_default = not wide and _may_finish_with_lbfgs(estimator, loss, survey.tol)
     full_batch = None
     if estimator.optimizer == "lbfgs" or by_default:
@@ -162,7 +162,7 @@ def choose_method(estimator: BaseEstimator, survey: Survey, alpha: float) -> Met
         full_batch = passes(
             summary, survey.tol, int(estimator.n_iter_no_change), l2,
             l1=l1, unit=width or _unit(loss, summary), width=width,
-            # Weights of classes are not in the summary's.
+            # The summary's moments ignore class weights.
             moments=moments_of(summary) if survey.targets.class_weight is None else None,
         )  # fmt: skip
     batch_size = _batch_size(estimator, summary, wide, survey.partial)
@@ -175,7 +175,7 @@ def choose_method(estimator: BaseEstimator, survey: Survey, alpha: float) -> Met
 def _batch_size(
     estimator: BaseEstimator, summary: DataSummary, wide: bool, partial: bool
 ) -> int | str:
-    """Rows of an update as asked for; a number where "auto" depends on more than the rows."""
+    """Return the rows of an update as given; a number if "auto" depends on more than rows."""
     if estimator.batch_size != "auto":
         return int(estimator.batch_size)
     automatic = batch_rows("auto", summary.total)
@@ -185,7 +185,7 @@ def _batch_size(
 
 
 def _unit(loss: Loss, summary: DataSummary) -> float:
-    """A square of the gradient that is large: in a regression, at a standard deviation of y."""
+    """Return a large squared gradient: for a regression at one standard deviation of y."""
     varying = [
         (mean, std)
         for mean, std in zip(summary.targets.mean, summary.target_std, strict=True)
@@ -193,14 +193,14 @@ def _unit(loss: Loss, summary: DataSummary) -> float:
     ]
     if loss.task == "classification" or not varying:
         return 1.0
-    # The output that varies least, so that it does not end before it has begun.
+    # The output that varies least, so that training of it does not end at once.
     return min(loss.unit(mean, std) for mean, std in varying)
 
 
 def choose_steps(
     estimator: BaseEstimator, survey: Survey, method: Method
 ) -> tuple[Optimizer, Schedule]:
-    """The optimizer of stochastic steps, and its learning rates."""
+    """Return the optimizer of stochastic steps, and its learning rate."""
     summary, loss = survey.summary, survey.loss
     optimizer: Optimizer
     if method.text:
@@ -220,7 +220,7 @@ def choose_steps(
 def choose_coordinates(
     estimator: BaseEstimator, survey: Survey, model: LinearModel, method: Method, standardize: bool
 ) -> tuple[Any, Any]:
-    """Centre and scale of the features: of the last fit, of numbers, or of all that vary."""
+    """Return centre and scale of the features: of the last fit, of numbers, or of all that vary."""
     summary, start = survey.summary, survey.start
     before = None if start is None else start.model
     centre, scale = (None, None) if before is None else (before.centre, before.scale)
@@ -229,12 +229,12 @@ def choose_coordinates(
         from dps.data.survey.spread import centres_far_from_zero
 
         mean, scale = summary.standards
-        # A constant's whole value is its centre, so that its coefficient stays at zero.
+        # A constant's value is its centre, so its coefficient stays at zero.
         centre = np.where(scale == 1, mean, centres_far_from_zero(mean, scale))
     if spread is not None:
         centre = spread.centre(model.dtype)
     if before is None or spread is not None:
-        # Steps by keys would bring a centre to columns that they leave out.
+        # Steps by keys would add a centre to the columns that they leave out.
         by_keys = touches_little(summary, model.layout.size, method.batch)
         if not (estimator.fit_intercept and method.steps) or by_keys:
             centre = None
@@ -249,7 +249,7 @@ def first_state(
     method: Method,
     varying: NDArray[np.intp],
 ) -> NDArray[np.floating]:
-    """The optimizer's state before the first step; of `varying` columns it begins anew."""
+    """Return the optimizer's initial state; for `varying` columns it is reset."""
     summary = survey.summary
     state, fresh = starting_state(survey.start, optimizer, model)
     forgets = survey.partial and not (fresh or is_wide_stream(survey))
@@ -272,9 +272,9 @@ def first_state(
 def choose_replicas(
     estimator: BaseEstimator, survey: Survey, model: LinearModel, method: Method
 ) -> int | str:
-    """Replicas as asked for; `FEWEST` where batches of wide rows are small beside the vectors.
+    """Return the number of replicas; `FEWEST` if batches of wide rows are small beside the vectors.
 
-    A step then is the work on vectors rather than on rows, which more replicas would share out.
+    A step then works on vectors more than on rows, which further replicas would not speed up.
     """
     summary = survey.summary
     stored = method.batch * summary.elements / summary.total

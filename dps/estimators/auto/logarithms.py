@@ -1,7 +1,7 @@
-"""Numbers with long tails that say more of the target as logarithms.
+"""Columns with long tails whose logarithms predict the target better.
 
-Candidates are columns whose logarithms alone explain much more of the target, in a sample of rows.
-All of them are taken, or none: held-out rows choose.
+Candidates are columns whose logarithm alone explains much more of the target, in a sample of rows.
+Held-out rows decide whether all candidates or none are transformed.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from dps.preprocessing.columns import logarithms_of, take_logarithms
 if TYPE_CHECKING:
     from dps.estimators.fit.survey import Survey
 
-#: A candidate's logarithms explain so many times as much variance of the target, and as much more
-#: as so many rows: one of two models with as many parameters is then more likely by exp(5).
+#: A candidate's logarithm explains this many times the variance of the target, and as much more as
+#: this number of rows: a model with it is then more likely by exp(5).
 _TIMES, _ROWS = 1.2, 10.0
-#: Variance over mean square from which a variance is more than rounding.
+#: Ratio of variance to mean square above which a variance is more than rounding.
 _VARIES = 1e-9
-#: Labels that are looked at.
+#: Largest number of labels that are examined.
 _LABELS = 50
-#: Multiple of the strength of "auto", as a power of ten, where that fits rows too closely.
+#: A strength as a power of ten above that of "auto", in case that overfits the rows.
 _STRONG = 1.0
 
 
 def useful_logarithms(survey: Survey) -> NDArray[np.intp]:
-    """Columns of encoded rows to take logarithms of: held-out rows lose less by these."""
+    """Return the columns of encoded rows whose logarithms lower the loss on held-out rows."""
     none = np.empty(0, np.intp)
     encoding = survey.encoding
     assert encoding is not None
@@ -62,7 +62,7 @@ def useful_logarithms(survey: Survey) -> NDArray[np.intp]:
 
 
 def _comparison(survey: Survey, rows: Rows, held: Rows | None) -> Comparison:
-    """Fits without a search for the strength of the penalty."""
+    """Return fits without a search for the strength of the penalty."""
     estimator, summary = survey.estimator, survey.summary
     if estimator.standardize and summary.standards is not None:
         deviation = summary.standards[1].copy()
@@ -79,7 +79,7 @@ def _comparison(survey: Survey, rows: Rows, held: Rows | None) -> Comparison:
 
 
 def _targets(survey: Survey, y: NDArray[Any]) -> NDArray[np.float64]:
-    """Targets as numbers, labels as columns of zeros and ones, (n, n_outputs)."""
+    """Return targets as numbers, labels as columns of zeros and ones, (n, n_outputs)."""
     if survey.targets.classes is not None and y.ndim == 1:
         labels, counts = np.unique(y, return_counts=True)
         frequent = labels[np.argsort(-counts, kind="stable")[:_LABELS]]
@@ -88,7 +88,7 @@ def _targets(survey: Survey, y: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _says_more(X: NDArray[Any], y: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Columns whose logarithms alone explain much more of the targets."""
+    """Return the columns whose logarithms alone explain much more of the targets."""
     as_is, logarithms = (_explained(each, y) for each in (X.astype(np.float64), logarithms_of(X)))
     found: NDArray[np.bool_] = (logarithms > _TIMES * as_is) & (
         len(y) * (logarithms - as_is) > _ROWS
@@ -97,7 +97,7 @@ def _says_more(X: NDArray[Any], y: NDArray[np.float64]) -> NDArray[np.bool_]:
 
 
 def _explained(X: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The share of the variance of the targets that each column explains alone, their mean."""
+    """Return the share of the targets' variance that each column explains alone, averaged."""
     (x, x_varies), (y, y_varies) = (_centred(each) for each in (X, y))
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         shares = np.einsum("ij,ik->jk", x, y) ** 2 / np.outer(x_varies, y_varies)
@@ -107,7 +107,7 @@ def _explained(X: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.flo
 
 
 def _centred(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Values less their mean, and the sums of squares; zero where these are rounding."""
+    """Return values minus their mean, and sums of squares, zero if these are rounding."""
     centred = values - values.mean(axis=0)
     squares, of_all = np.square(centred).sum(axis=0), np.square(values).sum(axis=0)
     return centred, np.where(squares > _VARIES * of_all, squares, 0.0)

@@ -1,4 +1,4 @@
-"""L-BFGS: passes over all rows, what they cannot honour, and when they end."""
+"""L-BFGS: its passes over all rows, their end, and parameters that exclude it."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from dps.estimators.base.estimator import DistributedEstimator
     from dps.training.lbfgs.full_batch import FullBatch
 
-#: L-BFGS ends when its next step promises less than this share of `tol`, or when some
-#: passes in a row have each gained less than the other. Its passes are cheap for what they
-#: gain: on breast cancer data, which needs most, 1.0 stopped 3% above the optimum, 0.1 0.7%.
+#: L-BFGS ends when its next step promises less than this share of `tol`, or when several passes in
+#: a row have each gained less than the other share. Its passes are cheap for what they gain: on
+#: breast cancer data, which needs most, 1.0 stopped 3% above the optimum, 0.1 0.7%.
 _TOL, _GAIN_THAT_COUNTS = 0.01, 0.1
-#: Where X has fewer stored values, the share is less in proportion, down to the other: passes cost
-#: little there, and the made problems of the tests end within 1e-6 of the optimum. On the
+#: With fewer stored values in X the share is proportionally smaller, down to the other: passes cost
+#: little there, and the synthetic problems of the tests end within 1e-6 of the optimum. On the
 #: flights it took 15 passes instead of 11.
 _MANY_VALUES, _SMALL_TOL = 10 << 20, 0.001
-#: For an objective below a quarter the promise is as many times its share: on the flights, whose
+#: For an objective below a quarter the promise is this multiple of its share: on the flights, whose
 #: objective is 0.47, a share of one took 15 passes instead of 11 for the same test loss.
 _RELATIVE_TOL = 4.0
 #: For a loss with kinks, or with L1, a search ends when a step promises less than this share of
-#: `tol` of the objective: promises know little of kinks, and last digits decide on zeros. The
-#: kinks are narrow enough when they cost less than so many times `tol` of it, as is proven: with
-#: L1 5 left up to four of 40 zeros wrong.
+#: `tol` of the objective, because promises know little of kinks and last digits decide which
+#: coefficients are zero. Kinks are narrow enough when they provably cost less than a multiple of
+#: `tol` of it: with L1 5 left up to four of 40 zeros wrong.
 _KINK_TOL, _L1_TOL, _KINK_ERROR, _L1_ERROR = 1e-4, 1e-5, 5.0, 0.1
 
 
@@ -48,17 +48,17 @@ def passes(
     width: float = 0.0,
     moments: NDArray[np.float64] | None = None,
 ) -> FullBatch:
-    """Passes that end where a step promises little.
+    """Return the options of passes that end when a step promises little.
 
-    patience: passes in a row that each gain too little.
-    unit: a square of the gradient that is large.
-    width: of the parabolas that stand for a loss's kinks at first; 0: it has none.
+    patience: consecutive passes with too little gain.
+    unit: a large squared gradient.
+    width: of the parabolas that first replace a loss's kinks; 0: it has none.
     moments: see `FullBatch`.
     """
     from dps.training.lbfgs.full_batch import FullBatch
 
     allowed = tol or 0.0
-    # The last digits decide which coefficients are zero, and which rows lie at a kink.
+    # The last digits decide which coefficients are zero, and which rows are at a kink.
     sharp = (_L1_TOL if l1 else _KINK_TOL) if width or l1 else 0.0
     share = max(_SMALL_TOL, _TOL * min(1.0, summary.elements / _MANY_VALUES))
     least = allowed * _GAIN_THAT_COUNTS * unit
@@ -81,7 +81,7 @@ def passes(
 
 
 def moments_of(summary: DataSummary) -> NDArray[np.float64] | None:
-    """Mean and variance of each column, where they are known of all."""
+    """Return mean and variance of each column, if they are known for all."""
     if summary.moments is None or len(summary.moments.columns) < summary.n_features:
         return None
     found = np.array([summary.moments.mean, summary.moments.variance])
@@ -94,10 +94,10 @@ def moments_of(summary: DataSummary) -> NDArray[np.float64] | None:
 def _warn_of_far_columns(
     mean: NDArray[np.float64], variance: NDArray[np.float64], dtype: np.dtype[Any]
 ) -> None:
-    """Warn of columns that vary, but by so few roundings of their means that they are left out."""
+    """Warn about columns whose variation is so close to rounding that they are left out."""
     eps = float(np.finfo(dtype).eps)
     rounding = eps * np.abs(mean)
-    # Constant columns vary by less than a few roundings, too.
+    # Constant columns also vary by less than a few roundings.
     far = np.flatnonzero(
         (variance > (4 * rounding) ** 2) & (variance < (ROUNDINGS * rounding) ** 2)
     )
@@ -112,17 +112,17 @@ def _warn_of_far_columns(
 
 
 def l1_share(estimator: BaseEstimator) -> float:
-    """The share of the penalty that is L1."""
+    """Return the share of L1 in the penalty."""
     return {"l1": 1.0, "elasticnet": float(estimator.l1_ratio)}.get(estimator.penalty, 0.0)
 
 
 def has_kinks(loss: Loss) -> bool:
-    """True if the derivative jumps where parabolas can stand for that."""
+    """True if the derivative has jumps that parabolas can smooth."""
     return loss.native is not None and loss.native.kinked
 
 
 def minibatch_only_parameters(estimator: DistributedEstimator) -> Iterator[str]:
-    """Parameters that only stochastic steps can honour."""
+    """Return the parameters that only stochastic steps honour."""
     if estimator._stops_early:
         yield f"early_stopping={estimator.early_stopping!r}"
     for name in ("learning_rate", "batch_size"):
@@ -135,7 +135,7 @@ def minibatch_only_parameters(estimator: DistributedEstimator) -> Iterator[str]:
 
 
 def refuse_passes(*obstacles: str) -> None:
-    """Raise if there is something that L-BFGS cannot honour."""
+    """Raise if there is a parameter that L-BFGS cannot honour."""
     if obstacles:
         raise ValueError(
             f"optimizer='lbfgs' is not possible with {obstacles[0]}: use another optimizer"

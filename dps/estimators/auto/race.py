@@ -1,4 +1,4 @@
-"""Choose a penalty by cross-validation with as few fits as possible.
+"""The choice of a penalty by cross-validation with as few fits as possible.
 
 A function returns the losses of held-out rows.
 """
@@ -11,40 +11,41 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-#: Share of the loss that a penalty must gain to replace "auto", if not otherwise said.
+#: Least share of the loss that a penalty must save to replace "auto", by default.
 _GAIN = 1e-2
 #: Standard errors within which a penalty may still win.
 _ERRORS = 2.0
-#: The lowest and the highest power of ten.
+#: Smallest and largest power of ten.
 REACH = -8.0, 8.0
 
 
 class Penalty(NamedTuple):
     """A candidate: a multiple of the strength of "auto", with or without standardized columns."""
 
-    power: float  # of ten
+    power: float  # power of ten
     standardize: bool
 
 
 class Losses(NamedTuple):
-    """Losses of held-out rows, added up in random groups."""
+    """Losses of held-out rows, summed in random groups."""
 
     loss: NDArray[np.float64]  # (n_groups,) weighted sums
     weight: NDArray[np.float64]  # (n_groups,) sums of weights
     least: float = 0.0  # loss of exact predictions
-    #: (1,) mean loss of a misclassified row, empty for a regression. It counts as one row more of
-    #: all folds: all held-out rows may be classified correctly, and the next one is not.
+    #: (1,) mean loss of a misclassified row, empty for a regression. It counts as one more row over
+    #: all folds: even if all held-out rows are classified correctly, the next one may not be.
     wrong: NDArray[np.float64] = np.empty(0)
 
 
 class Race:
-    """Penalties that compete for the lowest loss of held-out rows.
+    """The competition of penalties for the lowest loss on held-out rows.
 
     losses_of: takes a penalty and the number of a fold, and returns `Losses`.
-    stronger_first: which neighbour of a penalty to try first; the other one may not be needed.
-    reach: the lowest and the highest power of ten.
+    stronger_first: which neighbour of a penalty to try first; the other may not be needed.
+    reach: smallest and largest power of ten.
     sure: standard errors by which a penalty must lower the loss.
-    least: share of the loss that it must gain, and that counts less than being near to "auto".
+    least: share of the loss that it must save; smaller savings count less than being close to
+        "auto".
     """
 
     def __init__(
@@ -146,7 +147,7 @@ class Race:
             running.append(new[0])
 
     def _beside(self, one: Penalty) -> list[Penalty]:
-        """Penalties ten times as strong and as weak, within reach."""
+        """Return penalties ten times as strong and as weak, within reach."""
         powers = (np.clip(one.power + side, *self._reach) for side in self._sides)
         return [one._replace(power=float(power)) for power in powers]
 
@@ -158,14 +159,14 @@ class Race:
         return min(alike, key=lambda one: (abs(one.power), one.standardize != auto.standardize))
 
     def _mean(self, one: Penalty, above: bool = False) -> float:
-        """Mean loss, optionally above that of exact predictions; infinite if not finite."""
+        """Return the mean loss, or its excess over exact predictions; infinite if not finite."""
         loss, weight = self._joined(self._losses[one])
         least = sum(part.least for part in self._losses[one]) if above else 0.0
         mean = float((loss.sum() - least) / weight.sum())
         return mean if np.isfinite(mean) else np.inf
 
     def _gain(self, one: Penalty, other: Penalty) -> tuple[float, float]:
-        """By how much a penalty's loss is lower than another's on common folds, and the error."""
+        """Return the difference between two penalties' losses on common folds, and its error."""
         pairs = zip(self._losses[one], self._losses[other], strict=False)
         (ours, weight), (theirs, _) = (self._joined(parts) for parts in zip(*pairs, strict=True))
         gain = theirs - ours
@@ -173,7 +174,7 @@ class Race:
         return float(mean), float(np.linalg.norm(gain - mean * weight) / weight.sum())
 
     def _joined(self, parts: Sequence[Losses]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Losses and weights of all groups and of a share of the misclassified row."""
+        """Return losses and weights of all groups and of a share of the misclassified row."""
         wrong = np.mean([part.wrong for part in parts], axis=0)
         share = np.full(len(wrong), len(parts) / self._n_folds)
         loss = np.concatenate([*(part.loss for part in parts), share * wrong])
@@ -181,5 +182,5 @@ class Race:
 
 
 def _plain(parts: Sequence[Losses]) -> float:
-    """Mean loss of held-out rows."""
+    """Return the mean loss of held-out rows."""
     return float(sum(part.loss.sum() for part in parts) / sum(part.weight.sum() for part in parts))

@@ -1,4 +1,4 @@
-"""Stochastic steps: the optimizer, the learning rate, and the optimizer's first state.
+"""Stochastic steps: the optimizer, the learning rate, and the optimizer's initial state.
 
 "auto" of linear models is Adagrad. Its steps shrink by themselves, and each coordinate gets its
 own, which rare one-hot columns need. They are in units of the features, estimated from a sample, so
@@ -43,24 +43,24 @@ if TYPE_CHECKING:
     from dps.estimators.fit.survey import Survey
 
 _AUTO, _ADAM = ScaledAdagrad(), Adam()
-#: The rate, that where a batch is all rows, and Adam's.
+#: Learning rate; with one batch of all rows; and of Adam.
 _RATE, _RATE_OF_FEW, _RATE_OF_ADAM = 0.1, 0.3, 0.05
-#: Streams: the rate, updates of a part that has enough rows, and updates after which accumulators
-#: have forgotten half. What forgets follows what drifts, and pays for it where nothing does.
+#: For streams: learning rate, updates for a part with enough rows, and updates after which
+#: accumulators have forgotten half. Forgetting follows drift, and costs accuracy without drift.
 _RATE_OF_STREAMS, _UPDATES_OF_STREAMS, _HALF_LIFE = 0.2, 64, 128
 _SMALLEST_OF_STREAMS = 32
-#: Streams of wide sparse rows, whose columns are seen seldom: the rate; and the share of it that is
-#: left after a `fit`, which has come to rest.
+#: For streams of wide sparse rows, whose columns are rare: the learning rate, and the share of it
+#: that remains after a `fit`, which has converged.
 _RATE_OF_WIDE_STREAMS, RATE_AFTER_FIT = 0.1, 0.1
-#: Stored values a column up to which sparse rows say little of it; the penalty that is weak, as
-#: alpha times rows over a row's mean square length; and the rows that batches have at least.
+#: Stored values per column up to which sparse rows say little about it; a weak penalty, as alpha
+#: times rows over a row's mean squared length; and the least batch size.
 _SELDOM, _WEAK, WIDE_BATCH = 32, 1 / 50, 512
-#: The rate at values of one, and the accumulator's start.
+#: Learning rate for values of one, and the initial accumulator.
 _WIDE_RATE, _WIDE_START = 0.6, 2e-4
 
 
 def check_known(given: object, *others: str) -> None:
-    """Raise if this is neither an optimizer nor an allowed name."""
+    """Raise unless it is an optimizer or an allowed name."""
     names = [*others, *sorted(OPTIMIZERS)]
     if isinstance(given, Optimizer) or (isinstance(given, str) and given in names):
         return
@@ -73,7 +73,7 @@ def check_known(given: object, *others: str) -> None:
 
 
 def rate_of(estimator: DistributedEstimator) -> Any:
-    """The learning rate as the estimator or its optimizer has it, else "auto".
+    """Return the learning rate of the estimator or its optimizer, else "auto".
 
     Raises ValueError: both have one.
     """
@@ -90,10 +90,10 @@ def rate_of(estimator: DistributedEstimator) -> Any:
 
 
 def schedule_of(given: Any, automatic: Schedule, rate: float, epochs: float) -> Schedule:
-    """The learning rate, from a number, a schedule, a schedule's name or "auto".
+    """Return the learning rate from a number, a schedule, a schedule's name or "auto".
 
-    rate: where a schedule of a name starts.
-    epochs: the length of a cosine.
+    rate: start of a schedule given by name.
+    epochs: length of a cosine.
     """
     if isinstance(given, Schedule):
         return given
@@ -110,7 +110,7 @@ def schedule_of(given: Any, automatic: Schedule, rate: float, epochs: float) -> 
 
 
 def auto_optimizer() -> Optimizer:
-    """The optimizer of rows that are not wide.
+    """Return the optimizer for rows that are not wide.
 
     Examples
     --------
@@ -123,10 +123,10 @@ def auto_optimizer() -> Optimizer:
 def auto_schedule(
     optimizer: Optimizer, scale: float, few: bool = False, of_stream: float | None = None
 ) -> Schedule:
-    """The learning rate for an optimizer, where y (or a raw output) varies by `scale`.
+    """Return the learning rate for an optimizer if y (or a raw output) varies by `scale`.
 
-    few: whether an update is of all rows, or nearly so.
-    of_stream: the rate where rows are part of a stream, see `stream_rate`.
+    few: whether an update uses all rows, or nearly all.
+    of_stream: the rate for rows of a stream, see `stream_rate`.
 
     Examples
     --------
@@ -142,11 +142,11 @@ def auto_schedule(
 
 
 def needs_scales(optimizer: Optimizer | None, averaged: bool, before: Optimizer | None) -> bool:
-    """True if steps are in units of the features, and `before` has not found them.
+    """True if steps are in units of the features, and `before` does not know these.
 
-    optimizer: None: `auto_optimizer` chooses.
-    averaged: whether its parameters will be averaged, which is another state.
-    before: whose state and parameters training goes on from.
+    optimizer: None means that `auto_optimizer` chooses.
+    averaged: whether its parameters will be averaged, which has another state.
+    before: optimizer of the state that training continues from.
     """
     scaled = optimizer is None or isinstance(base_of(optimizer), ScaledAdagrad)
     averaged = averaged or isinstance(optimizer, Averaged)
@@ -157,7 +157,7 @@ def needs_scales(optimizer: Optimizer | None, averaged: bool, before: Optimizer 
 def set_units(
     optimizer: Optimizer, scale: NDArray[np.float64], layout: Layout, state: NDArray[np.floating]
 ) -> None:
-    """Take steps of coefficients in units of their features, which vary by `scale`."""
+    """Put steps of coefficients in units of their features, which vary by `scale`."""
     base = base_of(optimizer)
     if not isinstance(base, ScaledAdagrad):
         return
@@ -169,7 +169,7 @@ def set_units(
 def reset_units(
     optimizer: Optimizer, columns: NDArray[np.intp], layout: Layout, state: NDArray[np.floating]
 ) -> None:
-    """Take steps of some coefficients as if their features varied by one."""
+    """Put steps of some coefficients in units of features that vary by one."""
     base = base_of(optimizer)
     if not isinstance(base, ScaledAdagrad):
         return
@@ -180,7 +180,7 @@ def reset_units(
 
 
 def stream_batch(rows: int) -> int:
-    """Rows of an update of `partial_fit`.
+    """Return the rows of an update of `partial_fit`.
 
     Examples
     --------
@@ -191,7 +191,7 @@ def stream_batch(rows: int) -> int:
 
 
 def is_wide_stream(survey: Survey) -> bool:
-    """True if these are rows of a stream that has many columns, each of them rare."""
+    """True for rows of a stream with many columns, each of them rare."""
     from dps.data.survey.rows import WIDE
 
     return survey.partial and survey.summary.sparse and survey.summary.n_features >= WIDE
@@ -207,7 +207,7 @@ def stream_rate(survey: Survey) -> float | None:
 
 
 def forget(optimizer: Optimizer, updates: float, state: NDArray[np.floating]) -> None:
-    """Let the accumulators forget a share of the past, for `updates` updates of a stream."""
+    """Make the accumulators forget a share of the past, for `updates` updates of a stream."""
     base = base_of(optimizer)
     if isinstance(base, ScaledAdagrad):
         least = base.initial_accumulator / np.square(state[1])
@@ -215,9 +215,9 @@ def forget(optimizer: Optimizer, updates: float, state: NDArray[np.floating]) ->
 
 
 def is_wide(summary: DataSummary, alpha: float, l1: float) -> bool:
-    """True if labelled rows are sparse, say little of each column, and are hardly penalised.
+    """True if labelled rows are sparse, say little about each column, and have a weak penalty.
 
-    Not where L1 is to select columns.
+    False if L1 is to select columns.
     """
     from dps.data.survey.rows import WIDE
 
@@ -233,7 +233,7 @@ def is_wide(summary: DataSummary, alpha: float, l1: float) -> bool:
 
 
 def wide_steps(summary: DataSummary) -> tuple[Optimizer, Schedule]:
-    """Optimizer and learning rate for wide rows, in units of their values."""
+    """Return optimizer and learning rate for wide rows, in units of their values."""
     square = summary.square / summary.elements
     return (
         Adagrad(initial_accumulator=_WIDE_START * square),
@@ -242,10 +242,10 @@ def wide_steps(summary: DataSummary) -> tuple[Optimizer, Schedule]:
 
 
 def damp_intercept(summary: DataSummary, layout: Layout, state: NDArray[np.floating]) -> None:
-    """Scale the intercept's steps on wide rows to its value, which is one.
+    """Scale the intercept's steps for wide rows to its value, which is one.
 
-    Where the rate is in units of smaller values, each would throw it far off. A large accumulator
-    takes them back to about the gradient times the rate at values of one.
+    With a rate in units of smaller values each step would be far too large. A large accumulator
+    reduces them to about the gradient times the rate for values of one.
     """
     square = summary.square / summary.elements
     for first, last, penalised in layout.segments(0, layout.size):

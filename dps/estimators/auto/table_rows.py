@@ -1,4 +1,4 @@
-"""Rows of a factorization machine's table: their columns and names."""
+"""The rows of a factorization machine's table: their columns and names."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from dps.preprocessing.features import OneHot
 if TYPE_CHECKING:
     from dps.estimators.base.estimator import DistributedEstimator
 
-#: Knots of a number, and rows that each of them has at least.
+#: Largest number of knots of a number, and least rows per knot.
 _KNOTS, _ROWS_A_KNOT = 20, 50
-#: Square length that rows are given: of as many ones.
+#: Squared length of normalized rows: that of a row of so many ones.
 _LENGTH = 6.0
-#: Columns up to which each is a field of its own.
+#: Number of columns up to which each is a field.
 _FIELDS = 64
 
 
 def inputs_of(estimator: DistributedEstimator, survey: Survey) -> FactorInputs:
-    """The input layer of a machine, from the values of the columns."""
+    """Return the input layer of a machine for the values of the columns."""
     summary, encoding = survey.summary, survey.encoding
     n, points, fields = summary.n_features, summary.points, estimator.fields
     numbers, of_frame = numbers_of(survey), None
@@ -43,10 +43,10 @@ def inputs_of(estimator: DistributedEstimator, survey: Survey) -> FactorInputs:
             normalised = estimator._classification
         length = 1.0 if normalised else summary.square / summary.total
         return FactorInputs(n, None, (), _int32(known), _gain(length), bool(normalised))
-    # A column of nothing but zeros and ones is a category.
+    # A column of zeros and ones only is a category.
     of_ones = [bool(np.isin(each.values, (0.0, 1.0)).all()) for each in points]
     goes_on = survey.partial or estimator.warm_start
-    if goes_on:  # one that is constant may be anything later
+    if goes_on:  # a column that is constant now may vary later
         of_ones = [one and len(each.values) > 1 for one, each in zip(of_ones, points, strict=True)]
     chosen = [not ones for ones in of_ones]
     numbers = numbers[chosen]
@@ -67,7 +67,7 @@ def inputs_of(estimator: DistributedEstimator, survey: Survey) -> FactorInputs:
 
 
 def _gain(square: float) -> float:
-    """The factor of values that makes rows as long as if they had a few ones."""
+    """Return the factor that makes rows as long as a row with a few ones."""
     return float((_LENGTH / square) ** 0.5) if square > 0 else 1.0
 
 
@@ -88,7 +88,7 @@ def _fields_given(fields: Any, n: int, encoding: Encoding | None) -> NDArray[np.
 
 
 def row_names(estimator: DistributedEstimator, inputs: FactorInputs) -> Any:
-    """An index of the rows: (field, category), (feature, knot), or names of columns."""
+    """Return an index of the rows: (field, category), (feature, knot), or names of columns."""
     if inputs.held is not None:
         return _of_held(estimator, inputs)
     if estimator.encoder_ is None:
@@ -106,7 +106,7 @@ def row_names(estimator: DistributedEstimator, inputs: FactorInputs) -> Any:
 
 
 def _of_held(estimator: DistributedEstimator, inputs: FactorInputs) -> Any:
-    """The same of some rows of many: no name is made of those that are not there."""
+    """Return the same for some rows of many, without making the other names."""
     import pandas as pd
 
     assert inputs.held is not None
@@ -133,7 +133,7 @@ def _name(feature: Any) -> Any:
     name = getattr(feature, "name", None)
     if isinstance(feature, OneHot) or name is not None:
         return name
-    return ":".join(map(str, feature.members))  # of an interaction
+    return ":".join(map(str, feature.members))  # an interaction
 
 
 def _index(pairs: list[tuple[Any, Any]]) -> Any:

@@ -1,1 +1,1 @@
-"""The base of all estimators: parameters, classifiers and regressors, the decorator."""
+"""The base of all estimators: parameters, classifiers, regressors and the decorator."""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def _margin(raw: NDArray[np.floating]) -> NDArray[np.floating]:
-    """By how much the second of two classes is preferred to the first."""
+    """Return the margin of the second of two classes."""
     return raw[:, 0] if raw.shape[1] == 1 else raw[:, 1] - raw[:, 0]
 
 
@@ -48,7 +48,7 @@ def _indicators(raw: NDArray[np.floating]) -> np.ndarray:
 
 
 class _Labels:
-    """From raw outputs to labels."""
+    """Converts raw outputs to labels."""
 
     def __init__(self, classes: np.ndarray) -> None:
         self.classes = classes
@@ -70,7 +70,7 @@ def _has_probabilities(estimator: AnyClassifier) -> bool:
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class AnyClassifier(ClassifierMixin, DistributedEstimator):
-    """An estimator of labels, whatever its loss."""
+    """An estimator of labels with any loss."""
 
     class_weight: Mapping[Any, float] | Literal["balanced"] | None = None
 
@@ -84,7 +84,7 @@ class AnyClassifier(ClassifierMixin, DistributedEstimator):
         classes: Any = None,
         sample_weight: VectorLike | None = None,
     ) -> Self:
-        """Train one epoch, carrying on with parameters and optimizer state.
+        """Train one epoch, continuing from parameters and optimizer state.
 
         It takes stochastic steps, even after a `fit` by L-BFGS. The rows of the first call decide
         how features are scaled. Other parameters that are "auto" follow from the rows of this call.
@@ -105,7 +105,7 @@ class AnyClassifier(ClassifierMixin, DistributedEstimator):
                 "dict of weights computed over all rows"
             )
         first = not hasattr(self, "_carry")
-        if is_dask(classes):  # np.unique(y), say
+        if is_dask(classes):  # for example the lazy result of np.unique(y)
             with client_of(self.client, Options.now().timeout) as client:
                 (classes,) = in_memory(client, classes=classes)
         if first and classes is None:
@@ -127,7 +127,7 @@ class AnyClassifier(ClassifierMixin, DistributedEstimator):
         return self._apply(X, _margin)
 
     def predict(self, X: MatrixLike, **unknown: object) -> Any:
-        """Labels, (n,), or of a y of several columns 0 and 1 for each. Lazy for Dask input."""
+        """Labels, (n,); for a y with several columns 0 and 1 in each. Lazy for Dask input."""
         refuse_unknown(f"{type(self).__name__}.predict()", unknown, ["X"])
         check_is_fitted(self)
         if self.multilabel_:
@@ -147,7 +147,7 @@ class AnyClassifier(ClassifierMixin, DistributedEstimator):
         return self._apply(X, partial(_logarithms, self._probabilities()), self.classes_)
 
     def _probabilities(self) -> Finish:
-        """From raw outputs to probabilities of the classes."""
+        """Return the map from raw outputs to probabilities of the classes."""
         return self._fitted_loss().probabilities
 
     def score(self, X: MatrixLike, y: VectorLike, sample_weight: VectorLike | None = None) -> float:
@@ -162,7 +162,7 @@ class AnyClassifier(ClassifierMixin, DistributedEstimator):
         return loss.for_classes(len(self.classes_))
 
     def _class_factors(self, summary: DataSummary, classes: np.ndarray) -> tuple[float, ...] | None:
-        """The factor of each class."""
+        """Return the factor of each class."""
         weights = np.zeros(len(classes))
         weights[np.searchsorted(classes, summary.labels.classes)] = summary.labels.weights
         return class_weights(self.class_weight, classes, weights)

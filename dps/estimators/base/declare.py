@@ -16,7 +16,7 @@ from dps.estimators.base.parameters import SHARED
 
 _Class = TypeVar("_Class", bound=type)
 
-#: Estimators by the names of their classes, as files have them.
+#: Estimators by the names of their classes, for files.
 ESTIMATORS: dict[str, Any] = {}
 
 
@@ -46,7 +46,7 @@ def estimator(model: type | None = None, **pieces: str) -> Callable[[_Class], _C
         place = dps._LAZY.get(cls.__name__) if known is None else known.__module__
         if place not in (None, cls.__module__) and not cls.__module__.startswith("dps."):
             raise ValueError(f"{place} has a {cls.__name__}: use another name")
-        text = inspect.cleandoc(cls.__doc__ or "")  # a dataclass without one makes its own
+        text = inspect.cleandoc(cls.__doc__ or "")  # a dataclass without a docstring makes its own
         new: Any = dataclass(eq=False, repr=False, kw_only=True)(cls)
         for name, piece in {**pieces, **SHARED}.items():
             text = text.replace(f"<{name}>", piece.strip())
@@ -60,13 +60,13 @@ def estimator(model: type | None = None, **pieces: str) -> Callable[[_Class], _C
         if issubclass(new, MakesModel):
             takes_options(new)
         ESTIMATORS[cls.__name__] = new
-        return cls  # which a dataclass is, too
+        return cls  # `new` is the same class
 
     return made
 
 
 def find(name: object) -> Any:
-    """The estimator of that name; a module of dps that has it is imported.
+    """Return the estimator with a name, importing its module of dps.
 
     Raises ValueError: there is none.
     """

@@ -1,4 +1,4 @@
-"""The base of estimators: scikit-learn's methods, and the start of a fit."""
+"""The base of estimators: scikit-learn's methods, which start fits."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _CONFIGURED = ("optimizer", "mode", "loss", "learning_rate")
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class DistributedEstimator(Trainable):
-    """Base of the estimators: inputs, encoders, clusters, predictions and files, for all alike."""
+    """Base of the estimators: inputs, encoders, clusters, predictions and files."""
 
     def fit(
         self,
@@ -147,7 +147,7 @@ class DistributedEstimator(Trainable):
         **options: Any,
     ) -> Self:
         """Fit; `options` are the other fields of `Given`."""
-        # Half of dps, which predictions do without.
+        # It imports half of dps, which predictions do not need.
         from dps.estimators.fit.fit import fit
         from dps.estimators.fit.resume import Resumption
         from dps.estimators.fit.survey import Given
@@ -175,7 +175,7 @@ class DistributedEstimator(Trainable):
         return as_pandas(X)
 
     def __sklearn_is_fitted__(self) -> bool:
-        """True once an epoch has closed; a user may have set coefficients, too."""
+        """True once an epoch has been closed, or a user has set coefficients."""
         return hasattr(self, "_carry") or hasattr(self, "coef_")
 
     def _input(self, X: Any) -> Any:
@@ -190,7 +190,7 @@ class DistributedEstimator(Trainable):
         return plain(self, X, reset=False)
 
     def _apply(self, X: Any, finish: Finish, columns: Any = None) -> Any:
-        """Apply a function to the raw outputs of any container."""
+        """Apply a function to the raw outputs for any container."""
         names = getattr(self, "feature_names_in_", None)
         predict: Predictor
         raw = self._raw()
@@ -203,7 +203,7 @@ class DistributedEstimator(Trainable):
         return apply_to(self._input(self._table(X)), predict, columns, here(self.client))
 
     def _in_memory(self, y: Any, weight: Any) -> tuple[Any, Any]:
-        """Targets and weights beside a local X; no cluster is asked if they are local too."""
+        """Return targets and weights for a local X; local ones need no cluster."""
         y, weight = as_pandas(y), as_pandas(weight)
         if not (is_dask(y) or is_dask(weight)):
             return y, weight
@@ -212,7 +212,7 @@ class DistributedEstimator(Trainable):
             return y, weight
 
     def _scored(self, metric: str, X: Any, y: Any, weight: Any) -> float:
-        """A score of predictions: scikit-learn's, or where these are lazy by sums."""
+        """Score predictions by scikit-learn's metric, or lazy ones by sums."""
         X, y, weight = one_graph(as_pandas(X), as_pandas(y), as_weights(weight))
         predicted = self.predict(X)
         if not is_dask(predicted):
@@ -265,15 +265,15 @@ class DistributedEstimator(Trainable):
             setattr(self, outer, value._with(given))
         return self
 
-    # A client holds a connection and an event loop, a server memory of others: they are shared,
-    # never copied. In a pickle there is the server's name, by which it is found again.
+    # A client holds a connection and an event loop, and a server other users' memory: they are
+    # shared and not copied. A pickle has the server's name, by which it is found again.
     def __sklearn_clone__(self) -> Self:
         parameters = {
             name: value if name in ("client", "server") else clone(value, safe=False)
             for name, value in self.get_params(deep=False).items()
         }
         new = type(self)(**parameters)
-        if hasattr(self, "_skl_callbacks"):  # shared likewise, as scikit-learn's own clone does
+        if hasattr(self, "_skl_callbacks"):  # also shared, as in scikit-learn's own clone
             new._skl_callbacks = self._skl_callbacks
         if hasattr(self, "_metadata_request"):
             new._metadata_request = deepcopy(self._metadata_request)
@@ -296,7 +296,7 @@ class DistributedEstimator(Trainable):
         return bundle
 
     def _with_report(self, diagram: str) -> str:
-        """scikit-learn's diagram, and below it how the fit went, to be opened."""
+        """Return scikit-learn's diagram with the fit's report below it."""
         report: FitReport | None = getattr(self, "fit_report_", None)
         if report is None:
             return diagram

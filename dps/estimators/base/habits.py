@@ -1,4 +1,4 @@
-"""Errors that say what a parameter of other libraries is called here."""
+"""Errors that translate parameters of other libraries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dps.cluster.options import Options
 if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
 
-#: Parameters of estimators; a hint is given where the estimator has what it names.
+#: Parameters of estimators; a hint is given if the estimator has the parameter that it names.
 _PARAMETERS = {
     "C": "alpha=1 / (C * rows)",
     "accumulate_grad_batches": "batch_size=",
@@ -55,7 +55,7 @@ METHODS = {
 def refuse_unknown(
     where: str, given: Iterable[str], known: Iterable[str], synonyms: Mapping[str, str] = METHODS
 ) -> None:
-    """Raise if there is a parameter that is not known.
+    """Raise for an unknown parameter.
 
     Examples
     --------
@@ -80,7 +80,7 @@ def refuse_unknown(
 
 
 def refuse_classes(estimator: BaseEstimator, constraints: Mapping[str, Sequence[Any]]) -> None:
-    """Raise if a parameter is a class, where an object of it may be given."""
+    """Raise if a parameter is a class in place of an instance."""
     for name, allowed in constraints.items():
         given = getattr(estimator, name, None)
         if isinstance(given, type) and any(
@@ -93,7 +93,7 @@ def refuse_classes(estimator: BaseEstimator, constraints: Mapping[str, Sequence[
 
 
 def checks_names(cls: Any) -> None:
-    """Have the constructor of an estimator raise such errors; its signature stays."""
+    """Make the constructor of an estimator raise such errors; its signature stays."""
     plain, known = cls.__init__, [each.name for each in fields(cls) if each.init]
     hints = {
         name: use for name, use in _PARAMETERS.items()

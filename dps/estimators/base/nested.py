@@ -1,6 +1,6 @@
-"""Parameters for whatever makes a model: ``model__hidden=64`` calls `model` with ``hidden=64``.
+"""Parameters for the maker of a model: ``model__hidden=64`` calls `model` with ``hidden=64``.
 
-They are parameters as others are: clones, searches, `set_params` and files have them.
+Clones, searches, `set_params` and files treat them as parameters of the estimator.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from sklearn.base import BaseEstimator
 
 
 class MakesModel(BaseEstimator):
-    """An estimator whose model is made by a class or function that is given to it."""
+    """An estimator with a class or function that makes its model."""
 
-    #: Parameters that may be code, which is not saved; the first makes the model.
+    #: Parameters that may be code, which is not saved; the first one makes the model.
     _code: ClassVar[tuple[str, ...]]
 
     @classmethod
     def _is_option(cls, name: str) -> bool:
-        """True if a parameter is for what makes the model."""
+        """True if a parameter is for the maker of the model."""
         made, found, option = name.partition("__")
         return made == cls._code[0] and bool(found) and option.isidentifier()
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Parameters, with those for what makes the model."""
+        """Return parameters, including those for the maker of the model."""
         params: dict[str, Any] = super().get_params(deep)
         return params | {n: value for n, value in vars(self).items() if self._is_option(n)}
 
@@ -37,9 +37,9 @@ class MakesModel(BaseEstimator):
         return self
 
     def _options(self, makes: bool) -> dict[str, Any]:
-        """Options for the maker of the model, by its own names.
+        """Return options for the maker of the model, by its own names.
 
-        Raises TypeError: there are any, and the parameter is a model, which makes none.
+        Raises TypeError: there are options, but the parameter is a model and not a maker.
         """
         prefix = f"{self._code[0]}__"
         options = {n.removeprefix(prefix): v for n, v in vars(self).items() if self._is_option(n)}
@@ -52,7 +52,7 @@ class MakesModel(BaseEstimator):
 
 
 def takes_options(cls: Any) -> Any:
-    """Have the constructor of a :class:`MakesModel` take such parameters; its signature stays."""
+    """Make the constructor of a :class:`MakesModel` take such parameters; its signature stays."""
     plain = cls.__init__
 
     @functools.wraps(plain)

@@ -1,4 +1,4 @@
-"""Docstrings of parameters that several estimators share.
+"""Docstrings of parameters that estimators share.
 
 ``<name>`` stands for the default of the estimator's parameter of that name.
 """
@@ -197,7 +197,7 @@ fit_report_ : FitReport
     went, and what to change.
 """
 
-#: By the names they have in docstrings.
+#: Pieces of docstrings by their names.
 SHARED = {
     "label_loss": _LABEL_LOSS,
     "number_loss": _NUMBER_LOSS,

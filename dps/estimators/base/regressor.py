@@ -27,14 +27,14 @@ def _first_of(mean: Any, raw: NDArray[np.floating]) -> NDArray[np.floating]:
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class AnyRegressor(RegressorMixin, DistributedEstimator):
-    """An estimator of numbers, whatever its loss."""
+    """An estimator of numbers with any loss."""
 
     _classification: ClassVar[bool] = False
 
     def partial_fit(
         self, X: MatrixLike, y: VectorLike, sample_weight: VectorLike | None = None
     ) -> Self:
-        """Train one epoch, carrying on with parameters and optimizer state.
+        """Train one epoch, continuing from parameters and optimizer state.
 
         It takes stochastic steps, even after a `fit` by L-BFGS. The rows of the first call decide
         how features are scaled. Other parameters that are "auto" follow from the rows of this call.
@@ -73,7 +73,7 @@ class AnyRegressor(RegressorMixin, DistributedEstimator):
         return None if n_outputs == 1 else n_outputs
 
     def score(self, X: MatrixLike, y: VectorLike, sample_weight: VectorLike | None = None) -> float:
-        """Coefficient of determination, of several outputs their mean.
+        """Coefficient of determination; for several outputs the mean.
 
         Computed where the data lies.
         """

@@ -1,6 +1,6 @@
-"""The contract of estimators: their parameters, the job of a fit, and its fitted attributes.
+"""The contract of estimators: parameters, the job of a fit, and fitted attributes.
 
-Fits, files and served models know this much of an estimator; they know nothing of its `fit`.
+Fits, files and served models use estimators through it.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Trainable(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
-    """An estimator as its fit, its files and its served model know it.
+    """An estimator as its fit, its files and served models use it.
 
-    Parameters of a subclass are fields of a dataclass, so that each is declared once. It says how
-    its model is trained, in `_plan`, and what users see of it, in `_fitted`.
+    Parameters of a subclass are fields of a dataclass, so each is declared once. `_plan` says how
+    its model is trained, and `_fitted` what users see of it.
     """
 
     max_iter: int | Auto = 1000
@@ -63,18 +63,18 @@ class Trainable(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
     server: ParameterServer | str | None = None
 
     _classification: ClassVar[bool]
-    #: Kinds of the models it trains, for files, and the attributes of its own.
+    #: Classes of its models, for files, and the saved attributes.
     _model_type: ClassVar[Any] = None
     _saved: ClassVar[tuple[str, ...]] = ("_model", "_params", "alpha_", "alpha_path_")
-    #: Parameters that may be code, which is in no file.
+    #: Parameters that may be code, which is not saved.
     _code: ClassVar[tuple[str, ...]] = ()
     #: True if the user writes the model.
     _is_own: ClassVar[bool] = False
-    #: The strength of a penalty, as a multiple of "auto"; None: `find_strength` finds it.
+    #: Strength of the penalty as a multiple of "auto"; None: `find_strength` finds it.
     _alpha_times: ClassVar[float | None] = None
-    #: Parameters of the encoder, where that is "auto".
+    #: Parameters of the default encoder.
     _encoder_parameters: ClassVar[Mapping[str, Any]] = {}
-    #: True if training is planned to its last epoch, so that reaching it is no failure.
+    #: True if training is planned to its last epoch, so that reaching it causes no warning.
     _ends_as_planned: ClassVar[bool] = False
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
@@ -84,7 +84,7 @@ class Trainable(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         "random_state": ["random_state"],
         "early_stopping": ["boolean", StrOptions({"auto"})],
         "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
-        "scoring": [str, Score, callable],  # of a function the error says how
+        "scoring": [str, Score, callable],  # for functions the error explains what to do
         "n_iter_no_change": [Interval(Integral, 1, None, closed="left")],
         "warm_start": ["boolean"],
         "verbose": ["verbose"],
@@ -108,7 +108,7 @@ class Trainable(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
     @classmethod
     @functools.cache
     def _get_param_names(cls) -> list[str]:
-        """Names of the parameters; scikit-learn reads the signature anew each time."""
+        """Names of the parameters, cached: scikit-learn reads the signature each time."""
         names: list[str] = super()._get_param_names()
         return names
 
@@ -118,48 +118,48 @@ class Trainable(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
 
     @abstractmethod
     def _plan(self, survey: Survey) -> Job:
-        """Return the job for such data, as :meth:`Survey.job` makes it of a model and an optimizer.
+        """Return the job for the surveyed data, usually by :meth:`Survey.job`.
 
-        It is called in each fit once rows have been looked at, and leaves the estimator as it is.
+        Each fit calls it after the survey; it leaves the estimator as it is.
         """
 
     @abstractmethod
     def _fitted(self, model: Any, params: NDArray[np.floating]) -> dict[str, Any]:
-        """The fitted attributes that parameters (n,) of that model make, by their names."""
+        """Return the fitted attributes for a model and its parameters (n,)."""
 
     @abstractmethod
     def _loss(self) -> Loss:
-        """The loss as the user gave it."""
+        """The loss that the user gave."""
 
     @property
     def _stops_early(self) -> bool:
-        """True if early stopping is asked for; networks and machines decide "auto" themselves."""
+        """True if early stopping is on; networks and machines decide "auto" themselves."""
         return self.early_stopping != "auto" and bool(self.early_stopping)
 
     @property
     def _most_epochs(self) -> int:
-        """Largest number of epochs, as far as the parameters alone say."""
+        """Largest number of epochs, as far as the parameters say."""
         return int(self.max_iter)
 
     def _check(self, request: Request) -> None:
-        """Raise where parameters do not go together; nothing has been read yet."""
+        """Raise if parameters contradict each other; no data has been read yet."""
 
     def _leaves_out_columns(self, request: Request) -> bool:
-        """True if parameters of columns that no row has stay as they are."""
+        """True if parameters of columns without values keep their start."""
         return False
 
     def _restore_columns(self, survey: Survey, job: Job, kept: Snapshot) -> tuple[Any, Snapshot]:
-        """The model of all columns, and its parameters and state."""
+        """Return the model of all columns, with its parameters and state."""
         return job.model, kept
 
     def _inspection(self, request: Request) -> Inspection:
-        """Options for the look at the data, once an encoder has learned."""
+        """Return the options of the inspection, after an encoder has learned."""
         from dps.data.survey.rows import Inspection
 
         return Inspection()
 
     def _useful_logarithms(self, survey: Survey) -> NDArray[np.integer]:
-        """Columns of encoded rows that are to become their logarithms."""
+        """Return columns of encoded rows to replace by their logarithms."""
         return np.empty(0, np.intp)
 
     def _attributes(self, model: Any, params: NDArray[np.floating]) -> dict[str, Any]:
@@ -168,26 +168,26 @@ class Trainable(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         return found | {"_model": model, "_params": params} if "_params" in self._saved else found
 
     def _raw(self) -> Raw:
-        """The trained model."""
+        """Return the trained model."""
         return FittedModel(self._model, self._params)
 
     def _warm(self) -> TrainState | None:
-        """The state from which `fit` starts with ``warm_start=True``."""
+        """Return the state from which `fit` starts with ``warm_start=True``."""
         return TrainState(self._params, self._model) if hasattr(self, "_model") else None
 
     def _tensor_names(self, model: Any) -> list[str]:
-        """The tensors by which a server has that model, see `_tensors`."""
+        """Return the names of the model's tensors on a server, see `_tensors`."""
         return [tensor.name for tensor in model.layout.tensors if tensor.size]
 
     def _tensors(self, model: Any, params: NDArray[np.floating]) -> dict[str, NDArray[np.floating]]:
-        """A model's parameters by names, as a server has them."""
+        """Return a model's parameters by name, as a server holds them."""
         views = model.layout.views(np.ascontiguousarray(params))
         return {name: views[name] for name in self._tensor_names(model)}
 
     def _from_tensors(
         self, model: Any, tensors: Mapping[str, NDArray[np.floating]]
     ) -> tuple[Any, NDArray[np.floating]]:
-        """The model and its parameters of such tensors, which belong to a model of that kind."""
+        """Return a model and its parameters from the tensors of a server."""
         params = np.zeros(model.layout.size, model.dtype)
         for name, view in model.layout.views(params).items():
             if view.size:
@@ -196,7 +196,7 @@ class Trainable(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
 
     @classmethod
     def _is_option(cls, name: str) -> bool:
-        """True if a parameter is for what makes the model, see `MakesModel`."""
+        """True if a parameter is for the maker of the model, see `MakesModel`."""
         return False
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""A stand-in for a user's model before it is made: its loss and its data."""
+"""The loss and the data of a user's model before the model is made."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ModelLoss(Loss):
     task: ClassVar[Task]
 
     def n_outputs(self, n_classes: int) -> int:
-        """As many as there are classes: the model decides how many it has."""
+        """Return the number of classes; the model decides how many outputs it has."""
         return n_classes
 
     @property
@@ -41,7 +41,7 @@ class ModelLoss(Loss):
 
 @dataclass(frozen=True)
 class ModelLossOfLabels(ModelLoss):
-    """That of a classifier."""
+    """The loss of a classifier."""
 
     task: ClassVar[Task] = "classification"
     own: Finish | None = None
@@ -53,26 +53,26 @@ class ModelLossOfLabels(ModelLoss):
 
 @dataclass(frozen=True)
 class ModelLossOfNumbers(ModelLoss):
-    """That of a regressor."""
+    """The loss of a regressor."""
 
     task: ClassVar[Task] = "regression"
     own: Finish | None = None
 
     def mean(self, raw: np.ndarray) -> Any:
-        """The model's own; else its raw outputs."""
+        """Return the model's own predictions, else its raw outputs."""
         return super().mean(raw) if self.own is None else self.own(raw)
 
 
 def probabilities(raw: NDArray[np.floating]) -> NDArray[np.floating]:
-    """Class probabilities: softmax of the outputs, or the logistic function of a single one."""
+    """Return class probabilities: the softmax, or the logistic function of a single output."""
     return (LogLoss() if raw.shape[1] == 1 else Softmax()).probabilities(raw)
 
 
 @dataclass(frozen=True)
 class Shape:
-    """The known shape of data when a model is made for it."""
+    """What is known of the data when a model is made."""
 
-    n_features: int  # columns that the model sees
+    n_features: int  # columns of the model's input
     n_outputs: int  # classes, or columns of y
     classification: bool
     dtype: np.dtype[Any]  # float32 if all of X is, else float64
@@ -85,7 +85,7 @@ class Shape:
         count(self.seed, "seed")
         if self.columns is not None and self.columns.width != self.n_features:
             raise ValueError(f"columns are not those of {self.n_features} features: {self.columns}")
-        # Nothing else in a file says how many outputs a regression has.
+        # Nothing else in a file gives a regression's number of outputs.
         if count(self.n_outputs, "n_outputs", 1) > _MOST_OUTPUTS:
             raise ValueError(f"n_outputs is {self.n_outputs}, up to {_MOST_OUTPUTS} are possible")
         if self.dtype not in (np.float32, np.float64):
@@ -98,10 +98,10 @@ class Shape:
 
 
 def columns_of(encoding: Encoding | None, names: Sequence[str]) -> Columns:
-    """Positions of a frame's columns among those that are trained on.
+    """Return the positions of a frame's columns in the model's input.
 
-    encoding: how a dataframe has become them.
-    names: column names, unless X was encoded.
+    encoding: of a dataframe.
+    names: names of the columns, unless X was encoded.
     """
     if encoding is None:
         return Columns(tuple(Column(name, "number", at, 1) for at, name in enumerate(names)))

@@ -1,1 +1,1 @@
-"""Models of other libraries: scikit-learn, ONNX."""
+"""Export of models to scikit-learn and ONNX."""

@@ -1,8 +1,8 @@
-"""A fitted `FrameEncoder` as scikit-learn's `ColumnTransformer`, with a step for each column.
+"""A fitted `FrameEncoder` as scikit-learn's `ColumnTransformer`, with one step per column.
 
-Of numbers, which go in as they are, or become a mean and an indicator where they are missing, and
-of categories with a column each. Buckets, infrequent categories, lists, dates in parts and
-interactions are known to dps alone.
+This covers numbers, with a mean and an indicator for missing ones, and categories with one column
+each. scikit-learn has no equivalent of buckets, infrequent categories, lists, parts of dates and
+interactions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dps.data.survey.defects import places
 from dps.preprocessing import FrameEncoder
 from dps.preprocessing.features import Number, OneHot
 
-#: Stands for a missing number, and is larger than any that there is, in float32, too.
+#: Replaces missing numbers; larger than any number, also in float32.
 _FAR = 1e38
 
 
@@ -25,14 +25,14 @@ def plain_encoder(encoder: FrameEncoder) -> Any:
     layout = encoder._layout
     features = layout.features
     names = [getattr(feature, "name", None) for feature in features]
-    # A number would be a column's place; scikit-learn cuts off what ends in a zero byte.
+    # A number would mean a position; scikit-learn cuts off trailing zero bytes.
     texts = all(isinstance(name, str) and not name.endswith("\0") for name in names)
     if not texts or names != list(layout.columns) or not all(map(_is_plain, features)):
         return None
     import pandas as pd
     from sklearn.compose import ColumnTransformer
 
-    # Fitted to two rows by which each step learns what the encoder knows.
+    # Fitted to two rows, from which each step learns what the encoder knows.
     values = dict(zip(names, map(_values, features), strict=True))
     example: Any = pd.DataFrame(
         {name: pd.Series(each, dtype=each.dtype) for name, each in values.items()}
@@ -45,7 +45,7 @@ def plain_encoder(encoder: FrameEncoder) -> Any:
         for number, (feature, column) in enumerate(zip(features, columns, strict=True))
         for what, step in _steps(feature, encoder.missing == "mean").items()
     ]
-    # The step behind it takes arrays, whatever a reader's configuration asks for.
+    # The next step takes arrays, whatever the configuration asks for.
     return ColumnTransformer(steps).set_output(transform="default").fit(example)
 
 
@@ -54,7 +54,7 @@ def onnx_types(encoder: FrameEncoder) -> list[tuple[str, Any]]:
     from skl2onnx.common.data_types import FloatTensorType, Int64TensorType, StringTensorType
 
     features: tuple[Any, ...] = encoder._layout.features
-    if isinstance(plain_encoder(encoder).transformers[0][2][0], int):  # of an array
+    if isinstance(plain_encoder(encoder).transformers[0][2][0], int):  # an array
         return [("X", FloatTensorType([None, len(features)]))]
     types = {"i": Int64TensorType, "u": Int64TensorType, "f": FloatTensorType}
     kinds = [_values(feature).dtype.kind for feature in features]
@@ -82,16 +82,16 @@ def _values(feature: Any) -> Any:
 
 
 def _categories(feature: OneHot) -> Any:
-    """In the dtype in which rows have them: a column of numbers with gaps is one of floats."""
+    """Return categories in the dtype of rows, in which a column of numbers with gaps is float."""
     values = feature.categories.to_numpy()
     values = values if values.dtype.kind in "iuf" else values.astype(object)
     return np.append(values, np.nan) if feature.indicator else values
 
 
 def _steps(feature: Any, filled: bool) -> dict[str, Any]:
-    """Transformers that make a feature's columns, by the end of its name.
+    """Return transformers that make a feature's columns, by the end of its name.
 
-    filled: whether numbers may be missing that have no indicator.
+    filled: whether numbers without an indicator may be missing.
     """
     from sklearn.impute import SimpleImputer
     from sklearn.pipeline import make_pipeline
@@ -104,10 +104,10 @@ def _steps(feature: Any, filled: bool) -> dict[str, Any]:
     if isinstance(feature, Number):
         if not feature.indicator:
             return {"": SimpleImputer() if filled else "passthrough"}
-        # An imputer's own indicator is left out of ONNX without a word, and another has none.
+        # skl2onnx silently drops an imputer's own indicator.
         far = SimpleImputer(strategy="constant", fill_value=_FAR)
         says = make_pipeline(far, Binarizer(threshold=_FAR / 2))
         return {"": SimpleImputer(), " missing": says}
-    # Without infrequent ones the two that are no error are the same.
+    # Without infrequent categories the two options other than "error" are the same.
     unknown = "error" if feature.unknown == "error" else "ignore"
     return {"": OneHotEncoder(categories=[_categories(feature)], handle_unknown=unknown)}

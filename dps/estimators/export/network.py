@@ -1,9 +1,9 @@
-"""A trained network as scikit-learn's: the same layers, behind one that scales and embeds numbers.
+"""A trained network as scikit-learn's: its layers behind one that scales and embeds numbers.
 
-A number goes into a network by a piecewise linear function, clipped and embedded by bins. Such a
+A network uses a number through a piecewise linear function, clipped and embedded by bins. Such a
 function is a sum of ramps, ``max(x - knot, 0)`` above the column's median and ``max(knot - x, 0)``
-below, so that ramps are small where most values are. One hidden layer of ReLU units makes the
-ramps, and their sums go into the weights of the layer behind.
+below it, so that ramps are small for most values. A hidden layer of ReLU units computes the ramps,
+and the weights of the next layer combine them.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from dps.models.network import RANGE, Inputs, Network
 if TYPE_CHECKING:
     from dps.estimators.base.estimator import DistributedEstimator
 
-#: Elements of the layer of ramps: 1 GiB.
+#: Largest number of elements of the layer of ramps: 1 GiB.
 _MOST_ELEMENTS = 1 << 27
 
 _Floats = NDArray[np.float64]
 
 
 def plain_network(estimator: DistributedEstimator) -> Any:
-    """The scikit-learn estimator of a network; see `_Perceptron.to_sklearn`."""
+    """Return the scikit-learn estimator of a network; see `_Perceptron.to_sklearn`."""
     network: Network = estimator._model.with_dtype(np.float64)
     coefs, intercepts = network.layers(np.asarray(estimator._params, np.float64))
     inputs, activation = network.inputs, network.activation
@@ -52,14 +52,14 @@ def plain_network(estimator: DistributedEstimator) -> Any:
             behind = intercepts[0] + ramps.offset
             intercepts = [ramps.thresholds(scaled=not mixed), behind, *intercepts[1:]]
         else:
-            known = inputs.spread > 0  # what was constant says nothing
+            known = inputs.spread > 0  # columns that were constant have no effect
             coefs[0] = (coefs[0] * known[:, None])[inputs.places]
     model = _estimator(estimator, activation, coefs, intercepts, named=not before)
     return after_encoder(estimator, *before, model)
 
 
 def _scalers(estimator: DistributedEstimator, inputs: Inputs) -> list[Any]:
-    """Steps that put numbers in units of their spread, and cut them where nothing changes."""
+    """Return steps that scale numbers by their spread, and clip them where nothing changes."""
     from sklearn.preprocessing import MinMaxScaler, StandardScaler
 
     spread = inputs.spread[inputs.places]
@@ -82,13 +82,13 @@ def _scalers(estimator: DistributedEstimator, inputs: Inputs) -> list[Any]:
 
 
 def _edges(inputs: Inputs, number: int) -> _Floats:
-    """A number's edges in units of its spread."""
+    """Return a number's edges in units of its spread."""
     edges = np.asarray(inputs.edges[number], np.float64)
     return (edges - inputs.centre[number]) * inputs.spread[number]
 
 
 def _knots(inputs: Inputs) -> list[_Floats]:
-    """Knots where each number's function bends; for a constant, anywhere."""
+    """Return the knots of each number's function; arbitrary ones for a constant."""
     ends = np.array([-RANGE, RANGE])
     if not inputs.width:
         return [ends] * inputs.n_numbers
@@ -96,13 +96,13 @@ def _knots(inputs: Inputs) -> list[_Floats]:
 
 
 class _Ramps:
-    """The layer that makes ramps of numbers, and the weights of the one behind it.
+    """The layer of ramps, and the weights of the next layer.
 
     params: (n,) array.
-    first: (inputs, units) array, weights of the network's first layer: of plain columns, numbers,
+    first: (inputs, units) array, weights of the network's first layer: for plain columns, numbers
         and their embeddings.
     weights: (ramps, units) array.
-    offset: (units,) array, for the biases of the layer behind.
+    offset: (units,) array that is added to the next layer's biases.
     """
 
     def __init__(self, inputs: Inputs, network: Network, params: _Floats, first: _Floats) -> None:
@@ -112,7 +112,7 @@ class _Ramps:
         plain = np.flatnonzero(inputs.places < 0)
         plain = plain[np.argsort(-1 - inputs.places[plain])]
         embedding = network.layout.views(params).get("embedding")
-        # For plain columns, which are never negative, the ramp from zero.
+        # Plain columns are never negative, and use the ramp from zero.
         found = [(int(column), 1.0, 0.0) for column in plain]
         weights, self.offset = [first[: inputs.n_plain]], np.zeros(first.shape[1])
         for number, knots in enumerate(_knots(inputs)):
@@ -143,19 +143,19 @@ class _Ramps:
             )
 
     def before(self, scaled: bool) -> _Floats:
-        """Weights of the layer of ramps, of columns that are scaled already or are not."""
+        """Return the weights of the layer of ramps, for scaled or unscaled columns."""
         weights = np.zeros((len(self._inputs.places), len(self._signs)))
         at = self._columns, np.arange(len(self._signs))
         weights[at] = self._signs if scaled else self._signs * self._of("spread", 1.0)
         return weights
 
     def thresholds(self, scaled: bool) -> _Floats:
-        """Its biases."""
+        """Return its biases."""
         shift = 0.0 if scaled else self._of("centre", 0.0) * self._of("spread", 1.0)
         return -self._signs * (self._knots + shift)
 
     def _of(self, name: str, otherwise: float) -> _Floats:
-        """Values for the number of each ramp."""
+        """Return a value for the number of each ramp."""
         places = self._inputs.places[self._columns]
         known = np.r_[np.asarray(getattr(self._inputs, name), np.float64), otherwise]
         return known[np.where(places >= 0, places, len(known) - 1)]
@@ -164,7 +164,7 @@ class _Ramps:
 def _function(
     inputs: Inputs, number: int, knots: _Floats, first: _Floats, embedding: _Floats | None
 ) -> _Floats:
-    """Contribution of a number to the units of the first layer, at its knots."""
+    """Return a number's contribution to the units of the first layer, at its knots."""
     at = inputs.n_plain + number
     values: _Floats = np.clip(knots, -RANGE, RANGE)[:, None] * first[at]
     if embedding is not None:
@@ -184,7 +184,7 @@ def _estimator(
     intercepts: list[Any],
     named: bool,
 ) -> Any:
-    """scikit-learn's network of such layers."""
+    """Return scikit-learn's network with these layers."""
     from sklearn.neural_network import MLPClassifier, MLPRegressor
     from sklearn.preprocessing import LabelBinarizer
 
@@ -212,7 +212,7 @@ def _estimator(
             )
         attributes["classes_"] = estimator.classes_.copy()
         labels = estimator.classes_
-        if estimator.multilabel_:  # as it knows a y of a column for each
+        if estimator.multilabel_:  # scikit-learn's form of a y with a column per label
             labels = np.repeat([[0], [1]], len(labels), axis=1)
         attributes["_label_binarizer"] = LabelBinarizer().fit(labels)
         return filled(MLPClassifier(**options), estimator, named=named, **attributes)

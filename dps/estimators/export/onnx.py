@@ -1,7 +1,7 @@
-"""A trained factorization machine as ONNX, from the columns of arrays or dataframes on.
+"""A trained factorization machine as ONNX, from the columns of arrays or dataframes.
 
-It computes what ``_kernels/factorization.pyx`` says, on dense rows: z becomes the entries of all
-rows of the table, of which those around a number share a one.
+The graph computes what ``_kernels/factorization.pyx`` says on dense rows: z becomes the entries of
+all rows of the table, in which the knots around a number share a one.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from dps.models.factorization import FactorizationMachine
 if TYPE_CHECKING:
     from dps.estimators.base.estimator import DistributedEstimator
 
-#: Elements of a table that a file may have: 512 MiB of float32.
+#: Largest number of elements of a table in a file: 512 MiB of float32.
 _MOST_ELEMENTS = 1 << 27
 _ACTIVATIONS = {"relu": "Relu", "tanh": "Tanh", "logistic": "Sigmoid"}
 _OPSET, _IR = 18, 9
 
 
 def onnx_machine(estimator: DistributedEstimator) -> Any:
-    """The ``onnx.ModelProto`` of a fitted machine; see `_Machine.to_onnx`."""
+    """Return the ``onnx.ModelProto`` of a fitted machine; see `_Factorization.to_onnx`."""
     from onnx import TensorProto, compose, helper
 
     machine: FactorizationMachine = estimator._model
@@ -85,7 +85,7 @@ class _Graph:
         self._dtype = dtype
 
     def add(self, operation: str, *inputs: Any, output: str = "", **options: object) -> str:
-        """A node; arrays and numbers among its inputs become constants."""
+        """Add a node; arrays and numbers among its inputs become constants."""
         from onnx import helper
 
         output = output or f"machine_{len(self.nodes)}"
@@ -104,7 +104,7 @@ class _Graph:
 
 
 def _raw(graph: _Graph, machine: FactorizationMachine, params: Any, given: str) -> str:
-    """Raw outputs (n, n_outputs)."""
+    """Add raw outputs (n, n_outputs)."""
     many, views = machine.n_outputs, machine.layout.views(np.asarray(params, np.float64))
     z, rows = _entries(graph, machine, given)
     table = views["table"]
@@ -145,7 +145,7 @@ def _raw(graph: _Graph, machine: FactorizationMachine, params: Any, given: str) 
 def _entries(
     graph: _Graph, machine: FactorizationMachine, given: str
 ) -> tuple[str, NDArray[np.int64]]:
-    """Values (n, n_rows), and which row of the table each column of them is of."""
+    """Add values (n, n_rows); return them, and the table row of each of their columns."""
     inputs = machine.inputs
     z, rows = given, np.arange(inputs.n_features)
     if inputs.places is not None and len(inputs.numbers):
@@ -165,9 +165,10 @@ def _entries(
 
 
 def _hats(graph: _Graph, inputs: Any, given: str) -> str:
-    """Weights of each knot for a number, between zero and one.
+    """Add the weight of each knot for a number, between zero and one.
 
-    Ramps rise from 0 to 1 between two knots; what a ramp is above the next one is the knot's.
+    Ramps rise from 0 to 1 between two knots. The weight of a knot is the difference between its
+    ramp and the next one.
     """
     knots = [np.asarray(each, np.float64) for each in inputs.knots]
     gaps = np.array([len(each) - 1 for each in knots])
@@ -198,11 +199,11 @@ def _activated(graph: _Graph, activation: str, values: str) -> str:
 
 
 def _finished(graph: _Graph, estimator: DistributedEstimator, raw: str) -> list[Any]:
-    """Outputs as skl2onnx names them: label and probabilities or scores, or variable."""
+    """Add outputs with skl2onnx's names: label and probabilities or scores, or variable."""
     from onnx import TensorProto, helper
 
     loss = estimator._model.loss
-    loss = getattr(loss, "base", loss)  # of several columns
+    loss = getattr(loss, "base", loss)  # the loss of several columns
     number = helper.np_dtype_to_tensor_dtype(estimator._model.dtype)
     many = estimator._model.n_outputs
     if not estimator._classification:
@@ -230,7 +231,7 @@ def _finished(graph: _Graph, estimator: DistributedEstimator, raw: str) -> list[
         chance = graph.add("Softmax", raw, axis=1)
     elif isinstance(loss, LogLoss):
         chance = graph.add("Sigmoid", raw)
-    elif loss.has_probabilities:  # the modified Huber loss's
+    elif loss.has_probabilities:  # the modified Huber loss
         half = graph.add("Add", graph.add("Mul", raw, np.asarray(0.5)), np.asarray(0.5))
         chance = graph.add("Clip", half, np.asarray(0.0), np.asarray(1.0))
     else:

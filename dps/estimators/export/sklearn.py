@@ -1,7 +1,7 @@
 """A trained model as a fitted scikit-learn estimator that predicts the same.
 
-Linear models here; what is common to them and to networks, too. scikit-learn's attributes are set
-as its own `fit` sets them, and nothing is trained.
+This module exports linear models, and has the common part for networks. Attributes of scikit-learn
+are set as its own `fit` sets them, without training.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def plain_linear(estimator: DistributedEstimator) -> Any:
-    """The scikit-learn estimator of a linear one; see `_Linear.to_sklearn`."""
+    """Return the scikit-learn estimator of a linear one; see `_Linear.to_sklearn`."""
     loss: Loss = estimator._loss()
     model = _unfitted(loss, {"fit_intercept": estimator.fit_intercept})
     if model is None:
@@ -56,7 +56,7 @@ def plain_linear(estimator: DistributedEstimator) -> Any:
 
 
 def _unfitted(loss: Loss, options: dict[str, Any]) -> Any:
-    """scikit-learn's linear model with a loss; None if it has none."""
+    """Return scikit-learn's linear model with a loss; None if it has none."""
     from sklearn import linear_model
 
     name = vars(type(loss)).get("_peer")  # a subclass may compute something else
@@ -69,7 +69,7 @@ def _unfitted(loss: Loss, options: dict[str, Any]) -> Any:
 
 
 def _of_each_label(estimator: DistributedEstimator, model: Any) -> Any:
-    """A model of two classes for each label."""
+    """Return a binary model for each label."""
     from sklearn.base import clone
     from sklearn.multiclass import OneVsRestClassifier
     from sklearn.preprocessing import LabelBinarizer
@@ -92,7 +92,7 @@ def _of_each_label(estimator: DistributedEstimator, model: Any) -> Any:
 def filled(
     model: Any, estimator: DistributedEstimator, *, named: bool = True, **attributes: Any
 ) -> Any:
-    """A scikit-learn estimator with fitted attributes, of the columns that a model sees."""
+    """Set fitted attributes of a scikit-learn estimator, with the columns that a model sees."""
     encoder, names = estimator.encoder_, getattr(estimator, "feature_names_in_", None)
     n_features = estimator.n_features_in_ if encoder is None else encoder.n_features_out_
     attributes["n_features_in_"] = int(n_features)
@@ -104,9 +104,9 @@ def filled(
 
 
 def after_encoder(estimator: DistributedEstimator, *steps: Any) -> Any:
-    """The steps of a pipeline, behind the encoder if there is one; alone, if it is one.
+    """Return the steps of a pipeline after the encoder, if there is one; a single step by itself.
 
-    The encoder becomes one of scikit-learn's where that has the same.
+    The encoder becomes one of scikit-learn's if that exists.
     """
     if estimator.encoder_ is not None:
         steps = (plain_encoder(estimator.encoder_) or copy(estimator.encoder_), *steps)
@@ -118,10 +118,10 @@ def after_encoder(estimator: DistributedEstimator, *steps: Any) -> Any:
 
 
 def _regressor(model: Any, estimator: DistributedEstimator, coef: Any, intercept: Any) -> Any:
-    """A fitted regressor of one output."""
+    """Return a fitted regressor of one output."""
     attributes = {"coef_": coef.copy(), "intercept_": intercept[0], "n_iter_": estimator.n_iter_}
-    if hasattr(model, "_get_loss"):  # of the generalised linear ones, for their link
+    if hasattr(model, "_get_loss"):  # generalised linear models have a link
         attributes["_base_loss"] = model._get_loss()
-    elif hasattr(model, "learning_rate"):  # of SGD, whose intercept is a vector
+    elif hasattr(model, "learning_rate"):  # the intercept of SGD is a vector
         attributes |= {"intercept_": intercept.copy(), "t_": 1.0}
     return filled(model, estimator, **attributes)

@@ -1,4 +1,4 @@
-"""Checks of the fitted attributes in a file, and of their agreement."""
+"""Checks that the fitted attributes in a file are valid and agree."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dps.training.state import TrainState
 if TYPE_CHECKING:
     from dps.estimators.base.trainable import Trainable
 
-#: Raises unless an attribute goes with what else the estimator has been given.
+#: Raises unless an attribute agrees with the earlier ones.
 Check = Callable[[Any, Any], None]
 
 
@@ -29,13 +29,13 @@ def checks_of(estimator: Trainable) -> dict[str, Check]:
 
 
 def _columns(estimator: Trainable) -> int:
-    """Columns of the matrix that the model sees."""
+    """Return the columns of the model's input."""
     encoder = estimator.encoder_
     return int(estimator.n_features_in_ if encoder is None else encoder.n_features_out_)
 
 
 def _outputs(estimator: Trainable) -> int | None:
-    """Raw outputs that the model must have; None where any number will do."""
+    """Return the raw outputs that the model must have; None if any number is valid."""
     if not estimator._classification:
         return None
     n_classes = len(estimator.classes_)
@@ -135,7 +135,7 @@ def _check_carry(estimator: Trainable, carry: Any) -> None:
 
 
 def _fits(estimator: Trainable, model: Any) -> bool:
-    """True if a model has the estimator's class, and the columns and outputs of its data."""
+    """True if a model has the estimator's class, and its data's columns and outputs."""
     if type(model) is not estimator._model_type:
         return False
     if estimator._is_own and model.classification != estimator._classification:

@@ -1,8 +1,9 @@
-"""Estimators in files, and back: the class by its name here, parameters, and what a fit left.
+"""Estimators in files: the name of the class, parameters and fitted attributes.
 
-Nothing of a file is run, and nothing is imported that a file names: models that users have written
-are not saved, but given again. Nor are `client`, `server`, `plan_` and `fit_report_`, which are of
-one cluster and one fit. A server holds the same record as bytes (``publish.py``).
+Loading runs no code from a file and imports nothing that a file names. Models that users have
+written are not saved, and must be given again. `client`, `server`, `plan_` and `fit_report_` are
+not saved, because they belong to one cluster and one fit. A server stores the same record as bytes
+(``publish.py``).
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ if TYPE_CHECKING:
     from dps._typing import PathLike
     from dps.estimators.base.trainable import Trainable
 
-#: Attributes that not every fit leaves.
+#: Attributes that not every fit sets.
 _OPTIONAL = {"feature_names_in_", "alpha_", "alpha_path_", "standardize_", "_means"}
-#: Says in a record why there is none.
+#: Key of the reason why a record has no estimator.
 _UNSAVED = "unsaved"
 
 
@@ -58,7 +59,7 @@ def unpacked(data: bytes, what: str, given: Mapping[str, object]) -> Any:
 
 
 def _recorded(estimator: Trainable) -> tuple[Any, dict[str, Any]]:
-    """An estimator as what JSON takes, and arrays."""
+    """Return an estimator as JSON values and arrays."""
     cls = type(estimator)
     if ESTIMATORS.get(cls.__name__) is not cls:
         raise TypeError(
@@ -69,7 +70,7 @@ def _recorded(estimator: Trainable) -> tuple[Any, dict[str, Any]]:
     parameters, given = {}, {}
     for name, value in _parameters(estimator).items():
         if name in cls._code and not (value is None or isinstance(value, str)):
-            given[name] = shorten(repr(value), 200)  # for who is asked for it
+            given[name] = shorten(repr(value), 200)  # for the message that asks for it
             continue
         try:
             parameters[name] = writer(value, f"parameters.{name}")
@@ -173,7 +174,7 @@ def _kinds(estimator: Trainable) -> list[Kind]:
 
 
 def _parameters(estimator: Trainable) -> dict[str, Any]:
-    """Parameters but the client and the server, which are connections."""
+    """Return parameters without the client and the server, which are connections."""
     given = estimator.get_params(deep=False)
     return {name: value for name, value in given.items() if name not in ("client", "server")}
 

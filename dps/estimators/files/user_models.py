@@ -1,6 +1,6 @@
-"""Models of users' own as a file says them: the data they were made for, and their tensors.
+"""Users' own models in files: the shape of their data, and their tensors.
 
-What makes the model is not in the file: it is given again, and its tensors must be the same.
+The maker of a model is not in the file: it is given again, and must make the same tensors.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from dps.models.columns import Column, Columns
 
 
 def own_kinds(cls: type, build: Callable[[Shape], Any]) -> list[Kind]:
-    """Kinds of such models, and of what they are made for.
+    """Return the kinds of such models, and of the shape of their data.
 
-    build: makes the model for data of a shape.
+    build: makes the model for a shape.
     """
 
     def model(shape: Any, tensors: Any) -> Any:
@@ -25,7 +25,8 @@ def own_kinds(cls: type, build: Callable[[Shape], Any]) -> list[Kind]:
             raise ValueError(f"{shape!r} is no shape of data")
         try:
             made = build(shape)
-        except Exception as error:  # of the user's code, or of numbers that were not saved
+        # An exception of the user's code, perhaps from parameters that were not saved.
+        except Exception as error:
             raise ValueError(
                 f"what is given makes no model for {shape.n_features} columns and "
                 f"{shape.n_outputs} outputs: {error!r}"

@@ -1,7 +1,4 @@
-"""Watchers of a fit on the caller's side: a bar, a log, a server, scikit-learn's callbacks.
-
-It knows estimators by the fitted attributes it is given.
-"""
+"""Observers of a fit on the client: a bar, a log, a server, and scikit-learn's callbacks."""
 
 from __future__ import annotations
 
@@ -21,11 +18,11 @@ if TYPE_CHECKING:
 
 
 class FitCallbacks:
-    """Calls callbacks for one fit: the fit is a task, and each epoch a subtask of it.
+    """Calls callbacks for one fit: the fit is a task, and each epoch a subtask.
 
-    estimator: its `verbose` and its callbacks count.
-    X, y, sample_weight: what it is fitted to, handed to callbacks that ask for it.
-    max_iter: epochs at the most.
+    estimator: has `verbose` and the callbacks.
+    X, y, sample_weight: training data for callbacks that request it.
+    max_iter: largest number of epochs.
     """
 
     def __init__(
@@ -46,11 +43,11 @@ class FitCallbacks:
         fitted: Callable[[Snapshot, Sequence[EpochRecord]], dict[str, Any]],
         publisher: Publisher | None = None,
     ) -> Job:
-        """The job, which reports its closed epochs.
+        """Return the job with a report of closed epochs.
 
         fitted: makes the estimator's fitted attributes from the model's parameters and closed
             epochs.
-        publisher: writes the model where others read it.
+        publisher: writes the model to a server.
         """
         update = self._shown.enter_context(showing(self._verbose, self._max_iter))
         closed: list[EpochRecord] = []
@@ -59,7 +56,7 @@ class FitCallbacks:
             records: Sequence[EpochRecord], params: Callable[[], Snapshot | None]
         ) -> bool:
             def attributes() -> dict[str, Any] | None:
-                found = params()  # None where the fit, which does not wait, is further already
+                found = params()  # None if the fit, which does not wait, is further already
                 return None if found is None else fitted(found, closed)
 
             closed.extend(records)
@@ -74,7 +71,7 @@ class FitCallbacks:
     def _call(
         self, records: Sequence[EpochRecord], fitted: Callable[[], dict[str, Any] | None]
     ) -> bool:
-        """Call callbacks for closed epochs; whether one of them asks the fit to stop."""
+        """Call callbacks for closed epochs; True if one of them stops the fit."""
         stop = False
         for record in records:
             epoch = self._context.subcontext(task_name="epoch")

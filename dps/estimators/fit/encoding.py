@@ -1,7 +1,7 @@
-"""Encoding of dataframes that are not plain numbers, on the workers that hold them.
+"""Encoding of dataframes that are not purely numeric, on the workers that hold them.
 
-A partition is read once, and only what was read of it is kept until the encoder has learned from
-all; then it is encoded, and that alone is kept.
+A partition is read once, and kept in a compact form until the encoder has learned from all
+partitions. Then it is encoded, and only the result is kept.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ if TYPE_CHECKING:
 
 @dataclass
 class Encoding:
-    """An encoder, and how far it is."""
+    """An encoder and its progress."""
 
     encoder: FrameEncoder
-    fitted: bool  # whether it has learned from other data, and stays as it is
+    fitted: bool  # whether it was fitted before, and stays as it is
     ours: bool = False  # whether it may choose logarithms
-    reader: FrameReader | None = None  # reads partitions that it is going to learn from
+    reader: FrameReader | None = None  # reads partitions for the encoder to learn from
 
     def encode(self, frame: pd.DataFrame) -> Any:
-        """A pandas dataframe as CSR, whatever `set_output` says."""
+        """Encode a pandas dataframe as CSR, whatever `set_output` says."""
         return self.encoder._encoded(frame, fit=not self.fitted)
 
     def prepare(self, X: Any) -> Callable[[Any, int], Any]:
-        """A function that encodes each partition of a frame or array, given its number."""
+        """Return a function that encodes a partition of a frame or array by its number."""
         change: Callable[..., Any]
         if self.fitted:
             change = self.encoder._layout
@@ -59,7 +59,7 @@ class Encoding:
 
     @property
     def unscaled(self) -> bool:
-        """True if there are numbers among the encoded values, of any size."""
+        """True if encoded values include unscaled numbers."""
         return self.encoder._layout.n_numbers > 0
 
     def complete(self, cluster: Cluster, trained: int) -> None:
@@ -72,12 +72,12 @@ class Encoding:
 def encoding_for(
     estimator: BaseEstimator, X: Any, going_on: bool, gaps: bool = False
 ) -> Encoding | None:
-    """The encoding of `X`; None if it is trained on as it is.
+    """Return the encoding of `X`; None if it is not encoded.
 
-    estimator: its `encoder`, and `encoder_` of an earlier fit.
-    going_on: whether training goes on from coefficients that belong to the columns of `encoder_`.
-    gaps: whether numbers are known to be missing; then arrays are encoded, too.
-    Raises TypeError: an encoder was given, and `X` is no dataframe.
+    estimator: has `encoder`, and the `encoder_` of an earlier fit.
+    going_on: whether training continues from coefficients for the columns of `encoder_`.
+    gaps: whether numbers are missing; then arrays are encoded, too.
+    Raises TypeError: an encoder was given, and `X` is not a dataframe.
     """
     if going_on:
         kept = getattr(estimator, "encoder_", None)
@@ -91,7 +91,7 @@ def encoding_for(
             )
         return Encoding(clone(estimator.encoder), fitted=False)
     if not is_frame(X):
-        # An array has as many coefficients as columns, so there are no indicators.
+        # An array has one coefficient per column, so there are no indicators of missing values.
         return Encoding(FrameEncoder(missing="mean"), fitted=False) if gaps else None
     if not (
         gaps
@@ -108,15 +108,15 @@ class Framed:
     """A step that encodes blocks of an array as dataframes."""
 
     change: Callable[..., Any]
-    names: Sequence[Any] | None = None  # of the columns of arrays, if not their places
+    names: Sequence[Any] | None = None  # names of the columns of arrays, if not their positions
 
     def __call__(self, block: Any, number: int) -> Any:
-        """Frame a block, and change it."""
+        """Convert a block to a dataframe, and encode it."""
         return self.change(as_frame(block, self.names), number)
 
 
 def as_frame(X: Any, names: Sequence[Any] | None = None) -> Any:
-    """Local rows as a dataframe; by default the columns of an array are named by their places."""
+    """Return local rows as a dataframe; columns of an array are named by their positions."""
     if is_frame(X):
         return X
     import pandas as pd
@@ -126,20 +126,20 @@ def as_frame(X: Any, names: Sequence[Any] | None = None) -> Any:
 
 
 def positional(encoder: FrameEncoder) -> bool:
-    """True if it was fitted to an array, or is going to be."""
+    """True if an encoder was fitted to an array, or will be."""
     if not encoder.__sklearn_is_fitted__():
         return True
     return list(encoder._layout.columns) == places(len(encoder._layout.columns))
 
 
 def select(estimator: BaseEstimator, encoder: FrameEncoder, X: Any, reset: bool) -> Any:
-    """The columns of `X` that the encoder was fitted to, found by name; any order will do.
+    """Return the columns of `X` that the encoder was fitted to, by name and in any order.
 
-    Those of an array are found by their places, if it was fitted to one.
+    Columns of an array are found by position, if the encoder was fitted to an array.
 
-    Raises ValueError: one is missing or extra, in scikit-learn's words.
+    Raises ValueError: a column is missing or extra, in scikit-learn's words.
     """
-    if is_list(X) and positional(encoder):  # what its partitions are is seen when they are read
+    if is_list(X) and positional(encoder):  # its partitions are examined when they are read
         return X
     if not is_frame(X) and positional(encoder):
         X = X if is_dask(X) or scipy.sparse.issparse(X) else np.asarray(X)
@@ -155,18 +155,18 @@ def select(estimator: BaseEstimator, encoder: FrameEncoder, X: Any, reset: bool)
 
 
 def index_of(names: Iterable[Any]) -> Any:
-    """Names as an index of pandas: of objects where Arrow cannot hold them as text."""
+    """Return names as an index of pandas, with dtype object if Arrow cannot hold them as text."""
     import pandas as pd
 
     names = list(names)
     try:
         return pd.Index(names)
-    except UnicodeEncodeError:  # half a surrogate pair
+    except UnicodeEncodeError:  # a lone surrogate
         return pd.Index(names, dtype=object)
 
 
 def coefficient_names(estimator: BaseEstimator) -> np.ndarray:
-    """Names of the columns that the coefficients belong to."""
+    """Return the names of the columns that the coefficients belong to."""
     if estimator.encoder_ is not None:
         return np.asarray(estimator.encoder_.get_feature_names_out())
     names = getattr(estimator, "feature_names_in_", None)

@@ -1,7 +1,7 @@
-"""One fit, from what a user brings to the attributes of a fitted estimator.
+"""One fit, from the user's arguments to the attributes of the fitted estimator.
 
-The same for all estimators: inputs, targets, cluster, training, attributes. What is particular to a
-kind of model it asks of the estimator. It knows no mode, optimizer or loss by name.
+It is the same for all estimators: inputs, targets, cluster, training, attributes. The estimator
+supplies everything that depends on its model.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from dps.scores.validation import Score
 
 
-#: Values that are few beside a fit's messages.
+#: Data with fewer values does not pay for a cluster's messages.
 _SMALL = 1 << 22
 
 
@@ -75,10 +75,10 @@ def fit(
 ) -> None:
     """Fit an estimator, and set its fitted attributes.
 
-    resumption: which checkpoint it goes on from, if any, and whether it writes some.
-    server: where the model is to be read while it learns.
+    resumption: the checkpoint to continue from and the checkpoints to write, if any.
+    server: publishes the model during training.
     """
-    # Everything that can be wrong with parameters is found before any data moves.
+    # All errors in parameters are found before any data moves.
     request = Request.of(estimator, given, resumption.seed)
     request.strength = resumption.strength
     watching = FitCallbacks(estimator, given.X, given.y, given.weight, request.max_iter)
@@ -129,7 +129,7 @@ def _store(survey: Survey, job: Job, result: FitResult) -> None:
     """Set the fitted attributes."""
     estimator = survey.estimator
     found = _fitted(survey, job, result.reported, result.history)
-    vars(estimator).pop("alpha_path_", None)  # of an earlier fit that looked for alpha
+    vars(estimator).pop("alpha_path_", None)  # of an earlier fit that searched for alpha
     for name, value in found.items():
         setattr(estimator, name, value)
     model, kept = estimator._restore_columns(survey, job, result.kept)
@@ -142,7 +142,7 @@ def _store(survey: Survey, job: Job, result: FitResult) -> None:
 
 
 def _scored(job: Job, score: Score, survey: Survey, validating: bool) -> Job:
-    """A job whose epochs have a score."""
+    """Return a job whose epochs are scored."""
     if not (job.stopping.validate or validating or survey.partial):
         raise ValueError(
             f"scoring={survey.estimator.scoring!r} needs rows for validation: give X_val and "
@@ -155,15 +155,16 @@ def _scored(job: Job, score: Score, survey: Survey, validating: bool) -> Job:
 class _Data(NamedTuple):
     """The arguments of a fit in aligned partitions; nothing is computed yet."""
 
-    X: Any  # as it was given, or as the frame that is encoded
+    X: Any  # as given, or as the frame that is encoded
     partitions: list[Partition]
     validating: list[Partition]
-    whole: bool  # whether it came in one piece
-    prepare: Callable[[Any, int], Any] | None  # what is done to each partition when it is loaded
+    whole: bool  # whether the data is not partitioned
+    # A function that changes each partition when it is loaded.
+    prepare: Callable[[Any, int], Any] | None
 
     @property
     def is_small(self) -> bool:
-        """True if all of it is here, and a cluster's messages would take longer than training."""
+        """True if all data is local, and a cluster's messages would take longer than training."""
         values = 0
         for part in (*self.partitions, *self.validating):
             if is_dask(part.X):
@@ -173,7 +174,7 @@ class _Data(NamedTuple):
 
 
 def _partitioned(request: Request, client: Any, given: Given) -> _Data:
-    """Take in data: names of columns, kinds and known lengths are looked at, values are not."""
+    """Partition the data: names, kinds and known lengths are checked, values are not."""
     estimator, encoding = request.estimator, request.encoding
     X, y, sample_weight, validation = _of_one_graph(client, given)
     prepare, as_given = None, X
@@ -201,7 +202,7 @@ def _partitioned(request: Request, client: Any, given: Given) -> _Data:
 
 
 def _of_one_graph(client: Any, given: Given) -> tuple[Any, Any, Any, ValidationData | None]:
-    """All that was given, to be computed once: now where X is local, else by one graph."""
+    """Return the data to be computed once: immediately for a local X, else in one graph."""
     X, y, weight, validation = given.X, given.y, given.weight, given.validation
     held: list[Any] = [None] * 3
     if validation is not None:
@@ -221,7 +222,7 @@ def _of_one_graph(client: Any, given: Given) -> tuple[Any, Any, Any, ValidationD
 def _surveyed(
     request: Request, data: _Data, cluster: Cluster, given: Given, loading: Loading
 ) -> Survey:
-    """Have data loaded, encoded and looked at where it lies."""
+    """Load, encode and inspect the data on its workers."""
     estimator = request.estimator
     most = None if estimator.n_replicas == "auto" else int(estimator.n_replicas)
     cluster.load(
@@ -239,7 +240,7 @@ def _surveyed(
         arrays = getattr(estimator, "_arrays", None)
         if arrays or is_list(data.X) or estimator.encoder != "auto" or request.start is not None:
             raise ValueError(*error.args) from None
-        # Numbers are missing: what has been loaded is encoded where it lies.
+        # Numbers are missing: the loaded data is encoded where it is.
         X = data.partitions[0].X if data.whole else data.X
         request.encoding = encoding_for(estimator, X, False, gaps=True)
         assert request.encoding is not None
@@ -271,7 +272,7 @@ def _surveyed(
 
 
 def _choose_logarithms(survey: Survey) -> None:
-    """Have numbers become their logarithms where held-out rows say so."""
+    """Replace numbers by their logarithms if held-out rows favour that."""
     columns = survey.estimator._useful_logarithms(survey)
     if not len(columns):
         return
@@ -291,7 +292,7 @@ def _choose_logarithms(survey: Survey) -> None:
 
 
 def _leave_out_columns(request: Request, data: _Data, cluster: Cluster) -> None:
-    """Leave out columns that no row has where they are many, on the workers."""
+    """Leave out columns without values on the workers, if there are many."""
     from dps.data.columns import LONG, look_at_columns, occurring_among
 
     if request.encoding is not None:
@@ -306,7 +307,7 @@ def _leave_out_columns(request: Request, data: _Data, cluster: Cluster) -> None:
 
 
 def _looked_at(request: Request, cluster: Cluster, trained: int, whole: bool) -> DataSummary:
-    """A summary of the partitions that are trained on."""
+    """Return a summary of the training partitions."""
     estimator = request.estimator
     found = cluster.map(
         inspect_kept, range(trained), opened=False, classification=estimator._classification,
@@ -321,7 +322,7 @@ def _looked_at(request: Request, cluster: Cluster, trained: int, whole: bool) ->
 
 
 def _planned(survey: Survey) -> Job:
-    """The estimator's plan; squares of a regression's targets are in its dtype."""
+    """Return the estimator's plan; squares of a regression's targets must fit its dtype."""
     regression = not survey.estimator._classification
     if regression:
         check_size(survey.summary, np.float64)
@@ -344,9 +345,10 @@ def _warn_unless_converged(result: FitResult, tol: float | None, max_iter: int) 
 def _fitted(
     survey: Survey, job: Job, trained: Snapshot, history: Sequence[EpochRecord]
 ) -> dict[str, Any]:
-    """The attributes of a fit that ended with such parameters, after such epochs.
+    """Return the attributes of a fit that ended with these parameters after these epochs.
 
-    It goes on from the parameters; the fit itself, when it has ended, from the optimizer's state.
+    Training can continue from the parameters; after the end of a fit, from the optimizer's state as
+    well.
     """
     estimator, encoding = survey.estimator, survey.encoding
     found = {"encoder_": None if encoding is None else encoding.encoder, **survey.attributes}
@@ -356,7 +358,7 @@ def _fitted(
         standards = survey.summary.standards if encoding is None else None
         found["_means"] = None if standards is None else standards[0]
     model, trained = estimator._restore_columns(survey, job, trained)
-    # A table goes on with room for more rows.
+    # A table continues with room for more rows.
     ids = trained.ids if model.layout.table is not None else None
     carry = TrainState(trained.params, model, ids=ids)
     model, params = _compact(model, trained)
@@ -375,7 +377,7 @@ def _fitted(
 
 
 def _restored(survey: Survey, job: Job, trained: Snapshot) -> tuple[Any, NDArray[np.floating]]:
-    """The model of all data, and its parameters."""
+    """Return the model of all columns and its parameters."""
     return _compact(*survey.estimator._restore_columns(survey, job, trained))
 
 
@@ -389,7 +391,7 @@ def _compact(model: Any, trained: Snapshot) -> tuple[Any, NDArray[np.floating]]:
 def _describe(
     estimator: Trainable, loss: Loss, summary: DataSummary, classes: np.ndarray | None
 ) -> tuple[TargetEncoding, int]:
-    """The encoding of targets that the data asks for, and how many raw outputs there are."""
+    """Return the encoding of targets for the data, and the number of raw outputs."""
     factors, n_outputs, weight_sum = None, summary.n_outputs, summary.targets.weight
     if estimator._classification and summary.n_outputs > 1:
         classes, loss = labels_of_columns(estimator, loss, n_outputs, classes)
@@ -432,7 +434,7 @@ def _known_classes(summary: DataSummary, classes: np.ndarray | None) -> np.ndarr
 
 
 def _first_failure(*ends: Callable[[], None]) -> BaseException | None:
-    """Call all of them, whatever one of them raises; what the first one did."""
+    """Call all functions, even after an exception; return the first exception."""
     failed: BaseException | None = None
     for end in ends:
         try:

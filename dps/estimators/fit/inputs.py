@@ -1,7 +1,7 @@
-"""From the containers that users bring to aligned partitions, in scikit-learn's words.
+"""Conversion of the user's containers to aligned partitions, with scikit-learn's errors.
 
-It looks at what can be seen without computing: kinds, shapes, names and lengths. What values hold
-is looked at where partitions lie.
+It checks what is visible without computation: kinds, shapes, names and lengths. Values are
+inspected later, on the workers.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ def partitions_for(
     reset: bool,
     encoded: bool,
 ) -> tuple[list[Partition], bool]:
-    """The data in aligned partitions, and whether it came in one piece.
+    """Return the data in aligned partitions, and whether it is not partitioned.
 
-    estimator: which keeps, or compares, the names of columns.
-    X, y, sample_weight: as users give them; all in this process where X is.
+    estimator: stores the names of columns, or compares them.
+    X, y, sample_weight: as given by the user; with a local X all are local.
     classification: whether y holds labels.
     reset: whether this is a first fit, which sets names and numbers of columns.
-    encoded: whether X is encoded already, or a dataframe that is encoded where it lies.
+    encoded: whether X is encoded already, or a dataframe to be encoded.
     Raises ValueError, TypeError.
     """
     if y is None:
@@ -75,7 +75,7 @@ def _targets(y: Any, classification: bool) -> Any:
         y = y.toarray()
     shape = y.shape if hasattr(y, "shape") else np.asarray(y).shape
     if classification and not (len(shape) == 2 and shape[1] > 1):
-        # By itself scikit-learn makes floats of nullable integers: large ones would merge.
+        # scikit-learn would convert nullable integers to floats, and merge large ones.
         return column_or_1d(np.asarray(y) if hasattr(y, "dtypes") else y, warn=True)
     y = check_array(
         y, ensure_2d=False, ensure_min_samples=0, ensure_min_features=0, dtype=None,
@@ -85,7 +85,7 @@ def _targets(y: Any, classification: bool) -> Any:
 
 
 def as_weights(sample_weight: Any) -> Any:
-    """Weights in a known container; a number for all rows is as none, since they average 1."""
+    """Return weights in a known container; a number is no weighting, since weights average 1."""
     if not isinstance(sample_weight, Real):
         return as_pandas(sample_weight)
     if not 0 < float(sample_weight) < np.inf:
@@ -106,7 +106,7 @@ def _weights(sample_weight: Any, rows: int) -> Any:
 
 
 def plain(estimator: BaseEstimator, X: Any, reset: bool) -> Any:
-    """Local data that is read as it is: an array or CSR of numbers; values are looked at later."""
+    """Return local data as an array or CSR of numbers; values are inspected later."""
     frame = X if is_frame(X) else None
     if frame is not None:
         check_names(frame)
@@ -122,7 +122,7 @@ def plain(estimator: BaseEstimator, X: Any, reset: bool) -> Any:
         )  # fmt: skip
     except (TypeError, ValueError):
         if frame is not None:
-            check_columns(frame)  # says which columns, if that is what is wrong
+            check_columns(frame)  # it names the columns, if they are the reason
         raise
     if frame is not None and X.dtype.kind not in "biuf":
         check_columns(frame)
@@ -130,7 +130,7 @@ def plain(estimator: BaseEstimator, X: Any, reset: bool) -> Any:
 
 
 def check_found(estimator: BaseEstimator, summary: DataSummary, reset: bool) -> None:
-    """Take in, or compare, columns as they are once partitions have been computed."""
+    """Store or compare columns once partitions have been computed."""
     found: object = np.empty((1, summary.n_features))
     if summary.columns is not None:
         import pandas as pd

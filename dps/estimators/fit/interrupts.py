@@ -1,7 +1,4 @@
-"""Ctrl-C while a fit is brought to its end: what has been trained is kept first.
-
-Knows signals, and nothing of fits.
-"""
+"""Ctrl-C while a fit ends: the trained parameters are stored first."""
 
 from __future__ import annotations
 
@@ -14,11 +11,11 @@ if TYPE_CHECKING:
 
 
 class Interrupts:
-    """Holds one Ctrl-C back, from `hold` on and to the end of the block.
+    """Delays one Ctrl-C, from `hold` to the end of the block.
 
-    A second one interrupts at once, without waiting for a cluster that does not
-    answer. Nothing is held back outside of the main thread, which alone hears of it, or where the
-    program has a handler of its own.
+    A second one interrupts at once, without waiting for a cluster that does not answer. Outside the
+    main thread, which alone receives signals, or if the program has its own handler, nothing is
+    delayed.
 
     held: whether there has been one.
 
@@ -36,7 +33,7 @@ class Interrupts:
         self._holding = False
 
     def hold(self) -> None:
-        """Hold back from now on; the block that ends it comes later."""
+        """Begin to delay it; the block may begin later."""
         if self._holding or threading.current_thread() is not threading.main_thread():
             return
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:

@@ -1,6 +1,6 @@
-"""Report the phases before training: a bar, lines in the log, and events for the page.
+"""Reports on the phases before training: a bar, log lines, and events.
 
-Reports begin after a second and come once a second.
+Reports begin after a second and are sent once a second.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LINES, _QUIET = 10.0, 1.0
 
 
 class Loading:
-    """Reports the phases before training, and the partitions that are done in each.
+    """Reports the phases before training, with the number of partitions done.
 
     name: of the estimator.
     verbose: 1 shows a bar, more the log.
@@ -48,13 +48,13 @@ class Loading:
         self._compared = self._partitions = 0
 
     def __call__(self, done: int, total: int) -> None:
-        """Report the number of partitions that are done."""
+        """Report the number of partitions done."""
         self._partitions = total
         self._show(f"{self.phase}, {done} of {total} partitions", done, total)
         self._tell(done)
 
     def compare(self) -> None:
-        """Report that another fit to a sample of the rows begins."""
+        """Report the start of another fit to a sample of the rows."""
         self._compared += 1
         self.phase = "comparing fits to a sample"
         if time.monotonic() - self._began >= _QUIET:

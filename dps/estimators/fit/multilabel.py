@@ -1,4 +1,4 @@
-"""A y of several columns of labels: what they are called, and what is learned of them together."""
+"""Targets with several columns of labels: names of the labels, and the loss."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def labels_of_columns(
     estimator: Trainable, loss: Loss, n_columns: int, classes: np.ndarray | None
 ) -> tuple[np.ndarray, Loss]:
-    """The labels of a y of several columns, their numbers, and the loss of all."""
+    """Return the labels of a y with several columns, which are numbers, and the loss."""
     check_columns_of_labels(estimator, classes, several=True)
     numbers = np.arange(n_columns)
     if classes is not None and not np.array_equal(classes, numbers):
@@ -40,7 +40,7 @@ def labels_of_columns(
 def check_columns_of_labels(
     estimator: Trainable, classes: np.ndarray | None, several: bool
 ) -> None:
-    """Raise where training goes on from labels of another kind."""
+    """Raise if training continues from labels of another kind."""
     before = getattr(estimator, "multilabel_", several)
     if classes is not None and hasattr(estimator, "_carry") and before != several:
         kinds = {False: "one column of labels", True: "a column for each label"}

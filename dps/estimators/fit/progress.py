@@ -1,7 +1,4 @@
-"""The output of `verbose` during a fit: a bar, or a line an epoch in the log.
-
-It hears of closed epochs, and knows nothing of estimators or clusters.
-"""
+"""The output of `verbose` during a fit: a bar, or a log line per epoch."""
 
 from __future__ import annotations
 
@@ -16,13 +13,13 @@ from typing import Any
 from dps._warned import warned
 from dps.training.epochs.records import EpochRecord
 
-#: Is told of closed epochs, in order.
+#: Called with closed epochs, in order.
 Progress = Callable[[Sequence[EpochRecord]], None]
 
 _log = logging.getLogger("dps")
 
 _BEFORE = "{desc} |{bar}| {elapsed}"
-# "at most": the stopping rule may end the fit at any epoch.
+# "at most", because the stopping rule may end the fit at any epoch.
 _FORMAT = "epoch {n_fmt}/{total_fmt} |{bar}| {elapsed}, at most {remaining} left{postfix}"
 
 
@@ -30,9 +27,9 @@ _FORMAT = "epoch {n_fmt}/{total_fmt} |{bar}| {elapsed}, at most {remaining} left
 def showing(verbose: int, max_iter: int) -> Iterator[Progress]:
     """Show the progress of one fit.
 
-    verbose: 0 shows nothing, 1 a bar on stderr or in the notebook. From 2 on what the logger "dps"
-        says is shown, a line an epoch: by the program's handlers if it has any, else on stderr.
-    max_iter: epochs at the most.
+    verbose: 0 shows nothing, 1 a bar on stderr or in the notebook. From 2 on it shows the logger
+        "dps", with a line per epoch, through the program's handlers or else on stderr.
+    max_iter: largest number of epochs.
     """
     if verbose > 1:
         with _LOG.visible():
@@ -45,7 +42,7 @@ def showing(verbose: int, max_iter: int) -> Iterator[Progress]:
 
 
 def _update_nothing(records: Sequence[EpochRecord]) -> None:
-    """The trainer logs epochs itself."""
+    """Do nothing: the trainer logs epochs."""
 
 
 @contextlib.contextmanager
@@ -62,8 +59,8 @@ def _bar(max_iter: int) -> Iterator[Progress]:
 
 
 def _tqdm() -> Any:
-    """The class of bars."""
-    with warned():  # without ipywidgets a bar of text will do
+    """Return the class of bars."""
+    with warned():  # without ipywidgets it is a text bar
         from tqdm.auto import tqdm
     return tqdm
 
@@ -76,7 +73,7 @@ class BarBefore:
         self._began = time.time()
 
     def update(self, text: str, done: int, total: int | None) -> None:
-        """Show a text, and the share that is done where the total is known."""
+        """Show a text, and the share that is done if the total is known."""
         if self._bar is None:
             self._bar = _tqdm()(
                 desc=text, initial=done, total=total, dynamic_ncols=True, bar_format=_BEFORE,
@@ -87,7 +84,7 @@ class BarBefore:
         self._bar.set_description_str(text)
 
     def close(self) -> None:
-        """Take it away."""
+        """Remove the bar."""
         if self._bar is not None:
             self._bar.close()
 
@@ -102,7 +99,7 @@ def _figures(record: EpochRecord) -> str:
 
 
 def _heard() -> bool:
-    """True if a handler of the program takes the log lines of epochs."""
+    """True if a handler of the program receives the log lines of epochs."""
     logger: logging.Logger | None = _log
     while logger is not None:
         for handler in logger.handlers:
@@ -113,7 +110,7 @@ def _heard() -> bool:
 
 
 class _Log:
-    """Makes the epochs in the log visible while at least one fit wants it."""
+    """Makes log lines of epochs visible while at least one fit needs it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,8 +1,8 @@
-"""Facts about a fit in its checkpoints, and their comparison with another fit.
+"""The description of a fit in its checkpoints, and its comparison with another fit.
 
-Parameters and data must be the same; where and with how many replicas it runs may differ. What a
-model has learned from a look at the data (centres, bins) comes from the checkpoint, since another
-number of partitions would look at other rows.
+Parameters and data must be the same; where the fit runs, and with how many replicas, may differ.
+What a model learned from the survey (centres, bins) comes from the checkpoint, since another number
+of partitions would sample other rows.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from dps.estimators.base.trainable import Trainable
     from dps.models import Model
 
-#: Parameters that may change on resuming: where it runs, what it prints, and when it ends.
+#: Parameters that may change on resuming: where the fit runs, its output, and its end.
 _FREE = {
     "n_replicas", "client", "verbose", "warm_start",
     "checkpoint", "max_iter", "tol", "n_iter_no_change", "random_state", "encoder",
@@ -46,22 +46,22 @@ _REMEDY = (
     "`checkpoint`, which leaves this one as it is"
 )
 
-#: What checkpoints say of their fit.
+#: Keys of the description in a checkpoint.
 _SUBJECT = {"estimator", "seed", "parameters", "data", "model", "strength"}
-#: Columns whose moments are compared, and by how much these may differ.
+#: Largest number of columns whose moments are compared, and the tolerance.
 _COLUMNS, _ROUNDING = 256, 1e-6
-#: Before numbers that are compared to within rounding.
+#: Marks numbers that are compared with a tolerance.
 _NUMBERS = "numbers "
-#: A fact, in full and for messages.
+#: A fact: in full, and for messages.
 Fact = list[str]
 
 
 class Resumption:
-    """The checkpoints of one fit: the one it goes on from, if any, and what its own will say.
+    """The checkpoints of one fit: the one to resume from, if any, and the ones to write.
 
-    start: where training goes on from otherwise.
-    partial: whether it is one epoch, of many.
-    Raises ValueError: options contradict each other, or other parameters were trained there.
+    start: where training starts otherwise.
+    partial: whether it is one epoch of many.
+    Raises ValueError: options contradict each other, or the checkpoint has other parameters.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Resumption:
             )
 
     def close(self) -> None:
-        """Leave the path to other fits."""
+        """Release the path for other fits."""
         if self._lock is not None:
             self._lock.close()
 
@@ -129,7 +129,7 @@ class Resumption:
 
     @property
     def strength(self) -> Strength | None:
-        """The strength of the penalty that the fit has chosen, if it goes on."""
+        """The strength of the penalty that the resumed fit chose, or None."""
         found = None if self._found is None else self._found.subject["strength"]
         try:
             return None if found is None else Strength.read(found)
@@ -137,9 +137,9 @@ class Resumption:
             raise ValueError(f"{self._directory} is damaged: {error}") from error
 
     def job(self, job: Job, survey: Survey) -> Job:
-        """The same, which goes on and takes checkpoints, as was asked for.
+        """Return the job with a position to resume from, and with checkpoints, as requested.
 
-        Raises ValueError: the data, or the model made of it, is another.
+        Raises ValueError: the data, or the model for it, differs.
         """
         if self._where is None or self._lock is None:
             return job
@@ -162,7 +162,7 @@ class Resumption:
         return replace(job, execution=replace(job.execution, checkpoint=checkpoint))
 
     def _model(self, found: LoadedCheckpoint, made: Any) -> Any:
-        """The model with what it had learned from the data."""
+        """Return the model with what it had learned from the data."""
         if (learned := found.subject["model"]) is None:
             return made
         kind = _kind_of(made)
@@ -180,7 +180,7 @@ class Resumption:
         return model
 
     def _position(self, found: LoadedCheckpoint, job: Job) -> Position:
-        """The position to continue from, with checked numbers, because kernels trust them."""
+        """Return the position to continue from, after checks: kernels trust its numbers."""
         table, optimizer = job.model.layout.table, job.optimizer
         (check,) = (kind.read for kind in KINDS if kind.type is TrainState)
         interim = None if found.interim is None else found.interim.kept
@@ -195,7 +195,7 @@ class Resumption:
                 raise ValueError(
                     f"{self._directory} has other parameters than this model: {error}. {_REMEDY}"
                 ) from error
-        if found.history and found.history[-1].full_batch:  # whose snapshot has no state
+        if found.history and found.history[-1].full_batch:  # its snapshot has no optimizer state
             optimizer.initialize(found.last.state)
         return Position(found.last, found.history, found.best, found.interim)
 
@@ -233,14 +233,14 @@ def _seed(random_state: Any) -> int:
 
 
 def _parameters(estimator: Trainable) -> dict[str, Fact]:
-    """Parameters that training depends on."""
+    """Return the parameters that training depends on."""
     kinds = [*KINDS, *kinds_by_name()]
     given = estimator.get_params(deep=False)
     return {name: _fact(value, kinds) for name, value in given.items() if name not in _FREE}
 
 
 def _data(model: Model, survey: Survey) -> dict[str, Fact]:
-    """Facts about the data that training depends on."""
+    """Return the facts about the data that training depends on."""
     from dps.preprocessing.saved import encoder_kinds
 
     summary, encoding = survey.summary, survey.encoding
@@ -264,7 +264,7 @@ def _data(model: Model, survey: Survey) -> dict[str, Fact]:
 
 
 def _sums(survey: Survey) -> dict[str, NDArray[np.float64]]:
-    """Numbers that follow from the values of all rows, to within rounding, but not their order."""
+    """Return numbers that depend on the values of all rows, but not on their order."""
     summary = survey.summary
     labels = summary.labels.weights
     found = {"weight of the rows": labels if len(labels) else np.array([summary.targets.weight])}
@@ -274,19 +274,19 @@ def _sums(survey: Survey) -> dict[str, NDArray[np.float64]]:
             some = slice(None, None, -(-len(moments.mean) // _COLUMNS))
             mean, deviation = moments.mean[some], np.sqrt(moments.variance[some])
             found[f"deviation of {name}"] = deviation
-            # In deviations: a mean may be zero but for rounding.
+            # In deviations, since a mean may be zero except for rounding.
             found[f"mean of {name}"] = mean / np.where(deviation > 0, deviation, 1.0)
     return found
 
 
 def _about(values: NDArray[np.float64]) -> Fact:
-    """A fact about numbers that are compared to within rounding."""
+    """Return a fact about numbers that are compared with a tolerance."""
     shown = np.array2string(values, threshold=6, precision=6, separator=", ")
     return [_NUMBERS + json.dumps(values.tolist()), shorten(shown, 200)]
 
 
 def _alike(then: str, now: str) -> bool:
-    """True if two facts are the same, numbers to within rounding."""
+    """True if two facts are equal, numbers with a tolerance."""
     if not (then.startswith(_NUMBERS) and now.startswith(_NUMBERS)):
         return then == now
     try:
@@ -299,7 +299,7 @@ def _alike(then: str, now: str) -> bool:
 
 
 def _fact(value: object, kinds: Iterable[Kind]) -> Fact:
-    """The fact about a value; for code its name."""
+    """Return the fact about a value; for code its name."""
     writer = RecordWriter(kinds)
     try:
         record = json.dumps(writer(value, "value"), sort_keys=True)
@@ -316,7 +316,7 @@ def _fact(value: object, kinds: Iterable[Kind]) -> Fact:
 
 
 def _differences(then: Any, now: dict[str, Fact]) -> list[str]:
-    """In words; what only one of them has is of another version of dps, and differs, too."""
+    """Describe differences; a fact that only one side has comes from another version of dps."""
     nothing = ["", "not known"]
     if not isinstance(then, dict) or not all(
         isinstance(fact, list) and len(fact) == 2 for fact in then.values()
@@ -332,12 +332,12 @@ def _differences(then: Any, now: dict[str, Fact]) -> list[str]:
 
 
 def _kind_of(model: Model) -> Kind | None:
-    """The file format of a model of dps; None for a user's model."""
+    """Return the file format of a model of dps; None for a user's model."""
     return next((kind for kind in KINDS if kind.type is type(model)), None)
 
 
 def _learned(model: Model) -> dict[str, Any] | None:
-    """A model but for its loss, which may be code and is given again."""
+    """Return a model without its loss, which may be code and is given again."""
     kind = _kind_of(model)
     if kind is None:
         return None

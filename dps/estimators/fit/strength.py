@@ -1,4 +1,4 @@
-"""The strength of a penalty that a fit has chosen."""
+"""The strength of a penalty that a fit chose."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ class Strength(NamedTuple):
 
     times: float = 1.0
     standardize: bool = False
-    #: Multiple, mean loss of held-out rows, and whether columns were standardized.
+    #: Multiples, mean losses of held-out rows, and whether columns were standardized.
     tried: Sequence[tuple[float, float, bool]] = ()
 
     def attributes(self, unit: float) -> dict[str, Any]:
-        """The fitted attributes; `unit` is the strength of "auto"."""
+        """Return the fitted attributes; `unit` is the strength of "auto"."""
         found: dict[str, Any] = {"alpha_": unit * self.times}
         if self.tried:
             found["alpha_path_"] = np.array(self.tried) * [unit, 1.0, 1.0]
         return found
 
     def record(self) -> list[Any]:
-        """Lists and numbers, for checkpoints."""
+        """Lists and numbers for checkpoints."""
         tried = [[float(times), float(loss), kind] for times, loss, kind in self.tried]
         return [float(self.times), self.standardize, tried]
 
@@ -33,7 +33,7 @@ class Strength(NamedTuple):
     def read(cls, record: Any) -> Strength:
         """Return the strength that a record describes.
 
-        Raises ValueError: it is another thing.
+        Raises ValueError: the record is something else.
         """
         try:
             times, standardize, tried = record

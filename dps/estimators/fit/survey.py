@@ -1,6 +1,6 @@
-"""The request for a fit, the facts about its data, and the job that a plan makes of both.
+"""The request for a fit, the survey of its data, and the job that results from both.
 
-It knows no kind of model: what is particular to one an estimator says, see `Trainable`.
+Whatever depends on the model comes from the estimator, see `Trainable`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from dps.training.state import TrainState
 
 
-#: Standard errors of a constant's loss that are left to chance.
+#: Standard errors of a constant's loss that count as chance.
 _ERRORS = 2.0
 
 
@@ -50,45 +50,45 @@ class Given(NamedTuple):
     y: Any
     weight: Any
     validation: ValidationData | None = None
-    start: TrainState | None = None  # where training goes on from
-    partial: bool = False  # whether it is one epoch, of many
-    classes: np.ndarray | None = None  # all labels that will ever come
+    start: TrainState | None = None  # the state that training continues from
+    partial: bool = False  # whether this is one epoch of many
+    classes: np.ndarray | None = None  # all labels that will ever occur
     reset: bool = True  # whether this is a first fit, which sets the columns
-    encoded: Encoding | None = None  # that made the rows of X
+    encoded: Encoding | None = None  # the encoding that made the rows of X
 
 
 @dataclass(eq=False)
 class Request:
     """The request for a fit, before rows are looked at."""
 
-    fit: str  # its id
+    fit: str  # id of the fit
     estimator: BaseEstimator
-    loss: Loss  # as the user gave it; `Survey.targets` has the one that is trained
+    loss: Loss  # as given; `Survey.targets` has the one that is trained
     mode: Mode
-    start: TrainState | None  # where training goes on from
-    max_iter: int  # epochs at the most, as far as is known before rows are looked at
+    start: TrainState | None  # the state that training continues from
+    max_iter: int  # largest number of epochs, as far as known before the survey
     tol: float | None
     seed: int
-    partial: bool  # whether it is one epoch, of many
+    partial: bool  # whether this is one epoch of many
     options: Options
-    encoding: Encoding | None = None  # how a dataframe is encoded, if it is
-    columns: OccurringColumns | None = None  # those that are trained on, where not all are
-    alike: NDArray[np.float64] | None = None  # the targets of earlier calls, see `TrainState`
-    #: The strength of the penalty, once it is known; a resumed fit knows it from the start.
+    encoding: Encoding | None = None  # how a dataframe is encoded
+    columns: OccurringColumns | None = None  # the columns that are trained on, if not all
+    alike: NDArray[np.float64] | None = None  # targets of earlier calls, see `TrainState`
+    #: The strength of the penalty once known; a resumed fit knows it at the start.
     strength: Strength | None = None
-    #: Fitted attributes that planning decides, such as ``alpha_``.
+    #: Fitted attributes from planning, such as ``alpha_``.
     attributes: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, estimator: BaseEstimator, given: Given, seed: int) -> Request:
-        """The request that an estimator's parameters make."""
+        """Make the request from an estimator's parameters."""
         from dps.modes import get_mode
         from dps.training.job import new_fit_id
 
         start = given.start
         alike = None if start is None else start.alike
         if alike is not None:
-            # Nothing has been learned of features yet, nor how targets vary: begin anew.
+            # No features have been learned yet, nor how targets vary: start again.
             start = None
         return cls(
             fit=new_fit_id(),
@@ -106,44 +106,44 @@ class Request:
 
     @property
     def goes_on_from_fit(self) -> bool:
-        """True if this is a call of `partial_fit` after a `fit`."""
+        """True for a call of `partial_fit` after a `fit`."""
         return self.partial and self.start is not None and self.start.times is not None
 
     def score(self) -> Score | None:
-        """The score that `scoring` names, if it is not the loss."""
+        """Return the score that `scoring` names, or None for the loss."""
         if self.estimator.scoring == "loss":
             return None
-        from dps.scores.all_rows import get_score  # and with it scikit-learn's metrics
+        from dps.scores.all_rows import get_score  # imports scikit-learn's metrics
 
         return get_score(self.estimator.scoring, self.loss)
 
 
 @dataclass(eq=False, kw_only=True)
 class Survey(Request):
-    """A request together with the data, by which an estimator's `_plan` decides."""
+    """A request with facts about the data, from which an estimator's `_plan` decides."""
 
-    cluster: Cluster  # which holds the rows, encoded
+    cluster: Cluster  # holds the encoded rows
     summary: DataSummary
     targets: TargetEncoding
-    n_outputs: int  # raw ones
+    n_outputs: int  # number of raw outputs
     loading: Loading  # reports the fits that are compared
-    given: Labels | None = None  # of the user's validation data, where y is one column
-    #: The loss on held-out rows that chose a penalty, and what the best constant loses there.
+    given: Labels | None = None  # labels of the user's validation data, if y is one column
+    #: The loss on held-out rows that chose a penalty, and the loss of the best constant there.
     looked: tuple[float, float] | None = None
 
     def report(self, strength: Strength, unit: float) -> None:
-        """Note the strength of the penalty; `unit` is the strength of "auto"."""
+        """Store the strength of the penalty; `unit` is the strength of "auto"."""
         self.strength = strength
         self.attributes |= strength.attributes(unit)
 
     @property
     def rows_so_far(self) -> int:
-        """Rows of this call, and of the fit and the calls that `partial_fit` goes on from."""
+        """Rows of this call, and of the fit and the calls that `partial_fit` continues."""
         before = self.start if self.partial else None
         return self.summary.total + (0 if before is None else before.rows)
 
     def carry(self, job: Job, model: Model, result: FitResult) -> TrainState:
-        """The state from which another call goes on."""
+        """Return the state from which another call continues."""
         from dps.training.state import TrainState
 
         times: float | None = 1.0 if self.strength is None else self.strength.times
@@ -154,13 +154,13 @@ class Survey(Request):
         )
         if self.partial or found.optimizer is None:
             return found
-        # The result of a fit may be a mean of its steps.
+        # The result of a fit may be a mean over steps.
         return replace(found, params=found.optimizer.result(found.params, found.state))
 
     def alike_so_far(self) -> NDArray[np.float64] | None:
-        """The targets of this and earlier calls if all are alike, see `TrainState`, else None."""
+        """Return the targets of this and earlier calls if all are equal, else None."""
         summary, targets = self.summary, self.targets
-        # A model of your own may learn where targets do not vary.
+        # A user's own model may learn even if targets do not vary.
         if self.start is not None or self.estimator._is_own:
             return None
         values = summary.targets.mean
@@ -173,12 +173,13 @@ class Survey(Request):
         return np.array([weight, *values]) if alike else None
 
     def no_better(self, validated: float) -> tuple[float, float] | None:
-        """The loss on held-out rows and what a constant loses there, where this is not more.
+        """Return the loss on held-out rows and that of a constant, if the constant is as good.
 
-        The constant is the best one for the rows that are trained on.
+        The constant is the best one for the training rows.
 
-        validated: loss of early stopping's rows, or NaN; else those count that chose a penalty. It
-            must be higher by chance, too, where it is not known which rows these are.
+        validated: loss of early stopping's rows, or NaN; then the rows that chose a penalty count.
+            If it is unknown which rows these are, the loss must exceed the constant's by more than
+            chance.
         """
         targets = self.targets
         known = targets.loss.native is not None and targets.loss.has_probabilities
@@ -199,17 +200,17 @@ class Survey(Request):
         return found if found is not None and found[0] >= found[1] else None
 
     def _weights_of(self, labels: Labels) -> NDArray[np.float64]:
-        """The weight of each class in such rows."""
+        """Return the weight of each class in such rows."""
         assert self.targets.classes is not None
         weights = np.zeros(len(self.targets.classes))
         weights[np.searchsorted(self.targets.classes, labels.classes)] = labels.weights
         return weights * (1.0 if self.targets.class_weight is None else self.targets.class_weight)
 
     def class_shares(self) -> NDArray[np.float64]:
-        """Class shares of a classification's rows, for `best_constant`.
+        """Return the class shares of a classification's rows, for `best_constant`.
 
-        Something is expected of a class or a label that no row has, too. If a stream begins without
-        one, its first rows are not like the next ones: all shares are alike then.
+        A class or label without rows gets a small share. If a stream starts without a class, its
+        first rows are not typical: all shares are equal then.
         """
         summary, targets = self.summary, self.targets
         if targets.multilabel:
@@ -223,8 +224,8 @@ class Survey(Request):
         return np.where(weights > 0, weights, 0.5)
 
     def first_raw(self) -> NDArray[np.float64]:
-        """Raw outputs that a classification starts from: log odds, if it has probabilities."""
-        loss = self.targets.loss  # one in Python is called where rows are, and nowhere else
+        """Return the raw outputs that a classification starts from, which may be log odds."""
+        loss = self.targets.loss  # a loss in Python is called on workers only
         if not loss.has_probabilities or loss.native is None:
             return np.zeros(self.n_outputs)
         return best_constant(loss, self.class_shares())[0]
@@ -255,15 +256,15 @@ class Survey(Request):
         full_batch: FullBatch | None = None,
         finish: FullBatch | None = None,
     ) -> Job:
-        """The job of a fit; arguments that are not given follow from the estimator's parameters.
+        """Return the job of a fit; missing arguments follow from the estimator's parameters.
 
-        params: (n,) array, where to start: by default from the last fit where it goes on from one,
-            else from ``model.initial(rng)``.
-        state: (state_rows, n) array, of the optimizer, to start from.
-        l1, l2: strengths of the penalties on the penalised coordinates.
-        full_batch: train on all rows at once rather than by stochastic steps.
-        finish: do so once these are on a plateau.
-        Raises ValueError: the last fit was of another number of parameters.
+        params: (n,) array, the start; by default the last fit's if training continues, else
+            ``model.initial(rng)``.
+        state: (state_rows, n) array, initial optimizer state.
+        l1, l2: strengths of the penalties on penalised coordinates.
+        full_batch: passes over all rows in place of steps.
+        finish: passes once steps are on a plateau.
+        Raises ValueError: the last fit had another number of parameters.
         """
         from dps.training.epochs.stopping import StoppingRule
         from dps.training.job import Execution, Job

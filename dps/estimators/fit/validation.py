@@ -1,6 +1,6 @@
-"""Validation data that users give: partitions of it behind those of X, and what must be like X.
+"""The user's validation data: its partitions, and checks that it matches X.
 
-It is looked at where it lies, and nothing is learned from it.
+It is inspected where it is, and nothing is learned from it.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from dps.losses import Loss
 if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
 
-#: Rows of local validation data beside a Dask collection that are worth a partition.
+#: Rows of local validation data beside a Dask collection that justify a partition.
 _FEWEST = 4096
 
 
 @dataclass(frozen=True, eq=False)
 class ValidationData:
-    """Rows on which the loss is computed after each epoch, as users give them."""
+    """Validation data as the user gave it."""
 
-    X: Any  # of any container that `fit` takes
+    X: Any  # any container that `fit` takes
     y: Any
     weight: Any
 
     @classmethod
     def of(cls, X: Any, y: Any, weight: Any) -> ValidationData | None:
-        """The given validation data, or None.
+        """Return the given validation data, or None.
 
         Raises ValueError: a part of it is missing.
         """
@@ -61,11 +61,11 @@ class ValidationData:
         encoding: Encoding | None,
         n_partitions: int,
     ) -> list[Partition]:
-        """Cut validation data into partitions as X, which is `beside`, is cut.
+        """Cut validation data into partitions like X, which is `beside`.
 
-        estimator: which knows the columns of X.
-        n_partitions: those of X; local data beside a Dask collection is cut into as many at most.
-        Raises ValueError, TypeError.
+        estimator: has the columns of X.
+        n_partitions: of X; local data beside a Dask collection is cut into at most as many. Raises
+            ValueError, TypeError.
         """
         try:
             return self._partitions(estimator, beside, encoding, n_partitions)
@@ -85,7 +85,7 @@ class ValidationData:
             X = select(estimator, encoding.encoder, X, reset=False)
             if not is_dask(beside):
                 X = encoding.encoder._encoded(as_frame(X), fit=False)
-        # A list of partitions has nothing yet to compare with.
+        # A list of partitions has no columns to compare with yet.
         checked = clone(estimator) if is_list(beside) else estimator
         partitions, local = partitions_for(
             checked, X, self.y, self.weight, classification=estimator._classification,
@@ -95,7 +95,7 @@ class ValidationData:
 
 
 def _delayed(part: Partition, n: int) -> list[Partition]:
-    """Local rows as Dask's partitions."""
+    """Return local rows as Dask partitions."""
     from dask import delayed
 
     rows = part.X.shape[0]
@@ -115,12 +115,12 @@ def _delayed(part: Partition, n: int) -> list[Partition]:
 def survey_validation(
     cluster: Cluster, summary: DataSummary, loss: Loss, classification: bool, n: int, whole: bool
 ) -> tuple[DataSummary, list[DataSummary]]:
-    """Check that validation data fits the training data, and prepare it for kernels.
+    """Check that validation data matches the training data, and prepare it for kernels.
 
-    n: partitions of the validation data, which are the cluster's last.
-    whole: whether it came in one piece, so that partitions need no mention.
-    Returns the summary with what was found, and the summaries of the partitions.
-    Raises ValueError: it is defective, or of another shape.
+    n: number of its partitions, the cluster's last ones.
+    whole: whether it is not partitioned, so that errors do not mention partitions.
+    Returns the summary with the findings, and the summaries of the partitions.
+    Raises ValueError: it has a defect or another shape.
     """
     first = len(summary.rows)
     found: list[DataSummary] = cluster.map(
@@ -169,7 +169,7 @@ def _check_like(part: DataSummary, summary: DataSummary, place: str) -> None:
 
 
 def check_targets(found: Sequence[DataSummary], targets: TargetEncoding) -> None:
-    """Raise where y_val holds labels that y does not, or no row counts."""
+    """Raise if y_val has labels that y lacks, or no row counts."""
     weight = sum(part.targets.weight for part in found)
     if targets.classes is not None and not targets.multilabel:
         check_kinds(

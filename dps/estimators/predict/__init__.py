@@ -1,1 +1,1 @@
-"""Predictions, block by block."""
+"""Predictions, one block of rows at a time."""

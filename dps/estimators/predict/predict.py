@@ -1,7 +1,7 @@
-"""Predictions: one function of a block, applied to whatever container is given.
+"""Predictions: one function of a block of rows, applied to any container.
 
-Lazy for Dask collections, with their chunks, index and divisions, unknown ones
-included; NumPy for the rest.
+They are lazy for Dask collections, with their chunks, index and divisions, also unknown ones; for
+other containers they are NumPy arrays.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-#: From raw outputs (n, n_outputs) to what is predicted.
+#: Maps raw outputs (n, n_outputs) to predictions.
 Finish = Callable[[NDArray[np.floating]], np.ndarray]
 
 
-#: Parameters that are many.
+#: Number of parameters that is large.
 _MANY = 1 << 20
 
 
 class Raw(Protocol):
-    """A trained model as predictions use it: raw outputs of a block of rows."""
+    """A trained model for predictions: raw outputs of a block of rows."""
 
     @property
     def n_features(self) -> int:
@@ -51,20 +51,20 @@ class Raw(Protocol):
         """Dtype of the parameters."""
 
     def __call__(self, X: Any) -> NDArray[np.floating]:
-        """Raw outputs (n, n_outputs) of an array or a CSR matrix."""
+        """Return raw outputs (n, n_outputs) for an array or a CSR matrix."""
 
 
 @dataclass(frozen=True, eq=False)
 class FittedModel:
-    """A model with its parameters; raw outputs are float32 where X is, else float64.
+    """A model with its parameters; raw outputs are float32 if X is, else float64.
 
-    Kernels compute in that, too. Only where parameters are many and rows are encoded, as in
-    training, they compute as in training: a copy of all parameters would take longer.
+    Kernels compute in that dtype. For many parameters and encoded rows they compute in the dtype of
+    training, because copying all parameters would take longer.
     """
 
     model: Any
     params: NDArray[np.floating]  # (n,)
-    encoded: bool = False  # whether it is given rows that were encoded
+    encoded: bool = False  # whether rows were encoded
 
     @property
     def n_features(self) -> int:
@@ -77,7 +77,7 @@ class FittedModel:
         return self.model.dtype
 
     def __call__(self, X: Any) -> NDArray[np.floating]:
-        """Raw outputs (n, n_outputs) of an array or a CSR matrix."""
+        """Return raw outputs (n, n_outputs) for an array or a CSR matrix."""
         model, made = self.model, np.float32 if X.dtype == np.float32 else np.float64
         if hasattr(model, "with_dtype"):
             trained = self.encoded and self.params.size > _MANY
@@ -91,7 +91,7 @@ _of_thread = threading.local()
 
 
 def _in_this_thread(model: Any, dtype: np.dtype[Any]) -> Any:
-    """The model in a dtype, with scratch memory that no other thread uses."""
+    """Return the model in a dtype, with scratch memory of this thread."""
     if not hasattr(_of_thread, "models"):
         _of_thread.models = weakref.WeakKeyDictionary()
     made = _of_thread.models.setdefault(model, {})
@@ -106,7 +106,7 @@ class LinearRaw:
 
     coef: NDArray[np.floating]  # (n_features, n_outputs)
     intercept: NDArray[np.floating]  # (n_outputs,)
-    propagates: ClassVar[bool] = True  # what is not finite in X is not finite in what it makes
+    propagates: ClassVar[bool] = True  # non-finite values of X give non-finite outputs
 
     @property
     def n_features(self) -> int:
@@ -119,20 +119,20 @@ class LinearRaw:
         return self.coef.dtype
 
     def __call__(self, X: Any) -> NDArray[np.floating]:
-        """Raw outputs (n, n_outputs) of an array or a CSR matrix."""
-        with np.errstate(over="ignore", invalid="ignore"):  # what follows is looked at
+        """Return raw outputs (n, n_outputs) for an array or a CSR matrix."""
+        with np.errstate(over="ignore", invalid="ignore"):  # the result is checked
             raw: NDArray[np.floating] = safe_sparse_dot(X, self.coef, dense_output=True)
             return raw + self.intercept
 
 
 class Predictor(Protocol):
-    """A function of a block of rows."""
+    """A function that predicts a block of rows."""
 
     def __call__(self, X: Any, place: str = "") -> np.ndarray:
-        """Predict a block; `place` is where it lies, for errors."""
+        """Predict a block; `place` is its place in errors."""
 
     def example(self, like: Any) -> np.ndarray:
-        """Predictions of a row of zeros, in the dtype of a container."""
+        """Predict a row of zeros, in the dtype of a container."""
 
     @property
     def model(self) -> Raw:
@@ -143,18 +143,18 @@ class Predictor(Protocol):
 class RawPredictor:
     """``finish(raw(X))`` for one block of rows."""
 
-    raw: Raw  # A trained model
-    finish: Finish  # from raw outputs (n, n_outputs) to what is predicted
-    # (n_features,) what the columns of a dataframe must be called.
+    raw: Raw  # the trained model
+    finish: Finish  # maps raw outputs (n, n_outputs) to predictions
+    # (n_features,) expected names of a dataframe's columns.
     names: np.ndarray | None = None
-    # (n_features,) of the training rows: they stand for numbers that are missing.
+    # (n_features,) means of the training rows, which replace missing numbers.
     means: NDArray[np.float64] | None = None
 
     def __call__(self, X: Any, place: str = "") -> np.ndarray:
         """Predict a block: array, sparse matrix, or dataframe of numbers.
 
-        Raises ValueError: its columns are others than those that were trained on, a value is no
-        finite number, or a sparse matrix points outside of itself.
+        Raises ValueError: it has other columns than the training data, a value is not finite, or a
+            sparse matrix has indices out of bounds.
         """
         given = X = self.rows(X, place)
         if hasattr(X, "columns") and hasattr(X, "to_numpy"):
@@ -166,7 +166,7 @@ class RawPredictor:
             check_columns(X, f"{place}, and the model was trained on numbers")
             X = X.to_numpy(dtype=np.result_type(self.raw.dtype, _dtype_of(X)))
         raw = self.raw(X)
-        # A linear model passes non-finite values of X through; others cut numbers off.
+        # A linear model passes on non-finite values of X; other models clip numbers.
         bounded = not getattr(self.raw, "propagates", False)
         if not np.isfinite(raw).all() or (bounded and defect_of_features(X) is not None):
             dense = self.means is not None and not scipy.sparse.issparse(X)
@@ -178,7 +178,7 @@ class RawPredictor:
                 _refuse(defect_of_features(X), place)
                 raw = self.raw(X)
             _refuse_outputs(raw, bounded, place)
-        with np.errstate(under="ignore", over="ignore"):  # sure predictions are no errors
+        with np.errstate(under="ignore", over="ignore"):  # probabilities may round to 0 and 1
             return self.finish(raw)
 
     def _filled(self, X: Any, gaps: NDArray[np.bool_], place: str) -> Any:
@@ -196,13 +196,13 @@ class RawPredictor:
         return self.raw
 
     def with_model(self, raw: Raw) -> RawPredictor:
-        """The same of another model."""
+        """Return the predictor with another model."""
         return replace(self, raw=raw)
 
     def rows(self, X: Any, place: str = "") -> Any:
-        """A block of as many columns as the model has.
+        """Return a block with the model's columns.
 
-        Raises ValueError: it has others, or a sparse matrix points outside of itself.
+        Raises ValueError: it has others, or a sparse matrix has indices out of bounds.
         """
         _refuse(defect_of_structure(X), place)
         X = as_rows(X)
@@ -216,15 +216,15 @@ class RawPredictor:
         return X
 
     def example(self, like: Any) -> np.ndarray:
-        """Predictions of a row of zeros, with the dtype of all predictions."""
+        """Predict a row of zeros, in the dtype of all predictions."""
         return self.finish(self.raw(np.zeros((1, self.raw.n_features), _dtype_of(like))))
 
 
 @dataclass(frozen=True, eq=False)
 class EncodedPredictor:
-    """A predictor of dataframes that are encoded first."""
+    """A predictor for dataframes, which it encodes first."""
 
-    encode: Any  # from a pandas dataframe, and where it lies, to CSR, of `dtype`
+    encode: Any  # maps a pandas dataframe and its place to CSR in `dtype`
     predict: RawPredictor
 
     def __call__(self, X: Any, place: str = "") -> np.ndarray:
@@ -237,15 +237,15 @@ class EncodedPredictor:
         return self.predict.model
 
     def with_model(self, raw: Raw) -> EncodedPredictor:
-        """The same of another model."""
+        """Return the predictor with another model."""
         return replace(self, predict=self.predict.with_model(raw))
 
     def rows(self, X: Any, place: str = "") -> Any:
-        """A dataframe as the model is given it."""
+        """Encode a dataframe."""
         return self.encode(X, place)
 
     def example(self, like: Any) -> np.ndarray:
-        """Predictions of a row of zeros."""
+        """Predict a row of zeros."""
         return self.predict.example(np.empty(0, self.encode.dtype))
 
 
@@ -253,8 +253,8 @@ def apply_to(X: Any, predict: Predictor, columns: Sequence[Any] | None, client: 
     """Apply a predictor to a container.
 
     X: NumPy array, sparse matrix, dask array, dask dataframe or list of partitions.
-    columns: names of the columns of a two-dimensional prediction; None if it is a vector.
-    client: on whose workers a large table may lie.
+    columns: names of the columns of a two-dimensional prediction; None for a vector.
+    client: its workers may hold a large table.
     Returns array, dask array, dask series or dask dataframe; a list of Delayed arrays for a list.
     """
     if not is_dask(X):
@@ -264,7 +264,7 @@ def apply_to(X: Any, predict: Predictor, columns: Sequence[Any] | None, client: 
     in_pieces = TablePredictor.of(predict, client)
     if in_pieces is not None:
         return _in_pieces(X, in_pieces, columns)
-    # A task of its own: each worker gets the model once, and no task has a copy in it.
+    # A task of its own, so that each worker gets the model once, and not each task.
     model = dask.delayed(sealed(identity, predict), pure=True)()
     if is_list(X):
         apply = dask.delayed(sealed(_predict_part), pure=False)
@@ -272,7 +272,7 @@ def apply_to(X: Any, predict: Predictor, columns: Sequence[Any] | None, client: 
     if hasattr(X, "divisions"):
         meta = _meta(X, predict, columns)
         return X.map_partitions(sealed(_predict_frame), model, columns, meta=meta)
-    X = Parts(X).values  # of whole rows
+    X = Parts(X).values  # rechunked to whole rows
     predict_block, empty = sealed(_predict_block), predict.example(X)[:0]
     if columns is None:
         return X.map_blocks(predict_block, model, dtype=empty.dtype, drop_axis=1, meta=empty)
@@ -281,7 +281,7 @@ def apply_to(X: Any, predict: Predictor, columns: Sequence[Any] | None, client: 
 
 
 def _in_pieces(X: Any, predict: TablePredictor, columns: Sequence[Any] | None) -> Any:
-    """The same, where the model's table lies on workers."""
+    """Return predictions of a model whose table is on workers."""
     parts = Parts(X)
     if parts.is_frame:
         import dask.dataframe as dd
@@ -296,35 +296,35 @@ def _in_pieces(X: Any, predict: TablePredictor, columns: Sequence[Any] | None) -
 
 
 def _meta(X: Any, predict: Predictor, columns: Sequence[Any] | None) -> Any:
-    """Predictions of a dataframe without rows."""
+    """Predict a dataframe without rows."""
     import pandas as pd
 
     example = predict.example(X._meta)
-    # pandas says from values, not from NumPy's dtype, whether they are text.
+    # pandas infers text from values, not from NumPy's dtype.
     one: Any = pd.Series(example) if columns is None else pd.DataFrame(example, columns=columns)
     return one.iloc[:0].set_axis(X._meta.index[:0])
 
 
 def _dtype_of(X: Any) -> Any:
-    """The dtype of a container's values, as an array of them has it."""
+    """Return the dtype of a container's values in an array."""
     if not hasattr(X, "columns"):
         return X.dtype
-    # Nullable and pyarrow columns name the NumPy dtype that they become.
+    # Nullable and pyarrow dtypes name the NumPy dtype that they convert to.
     names = [getattr(dtype, "numpy_dtype", dtype) for dtype in X.dtypes]
     return np.result_type(*names)
 
 
 def _refuse(defect: str | None, place: str) -> None:
-    """Raise if something is wrong."""
+    """Raise if there is a defect."""
     if defect is not None:
         raise ValueError(defect.replace("{place}", place))
 
 
 def _refuse_outputs(raw: NDArray[np.floating], bounded: bool, place: str) -> None:
-    """Raise if finite rows have raw outputs that are not.
+    """Raise if finite rows have raw outputs that are not finite.
 
-    bounded: whether infinity is such an output; a linear model's sum may overflow.
-    Raises NonFiniteError: which rows, and what.
+    bounded: whether infinite outputs are errors; a linear model's sum may overflow.
+    Raises NonFiniteError: the message names rows and values.
     """
     lost = ~np.isfinite(raw) if bounded else np.isnan(raw)
     odd = np.flatnonzero(lost.reshape(len(raw), -1).any(axis=1))
@@ -341,7 +341,8 @@ def _predict_part(part: Any, predict: Predictor, number: int) -> np.ndarray:
 
 
 def _predict_block(block: Any, predict: Predictor, block_id: tuple[int, ...]) -> np.ndarray:
-    return _predict_part(block, predict, block_id[0])  # Dask gives it where it is asked for
+    # Dask passes it to functions with this argument.
+    return _predict_part(block, predict, block_id[0])
 
 
 def _predict_numbered_frame(
@@ -351,7 +352,7 @@ def _predict_numbered_frame(
 
 
 def _place_of(index: Any) -> str:
-    """Description of a dataframe's partition by its index; Dask may read several as one."""
+    """Describe a dataframe's partition by its index; Dask may read several as one."""
     if not len(index):
         return " in an empty partition"
     return f" in the partition with the index from {index[0]} to {index[-1]}"

@@ -1,9 +1,9 @@
-"""Predictions of a model whose table is too large to be sent to every worker.
+"""Predictions of a model whose table is too large for every worker.
 
-Pieces of the table lie on the cluster's workers, as Dask places them. Of each partition one task
-says which rows it needs, a task a piece picks those where the piece lies, and one predicts with
-them: only rows that are needed travel. The model of a partition is the one that was trained, with
-fewer rows; so its predictions have the same bits.
+Pieces of the table are on the cluster's workers, where Dask places them. For each partition a task
+finds the rows that it needs, a task per piece selects them on the piece's worker, and a task
+predicts with them: only the needed rows travel. A partition's model is the trained one with fewer
+rows, so its predictions have the same bits.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dps.data.collections.sealed import identity, sealed
 
-#: Bytes of a table that goes to every worker, and of a piece of one that does not.
+#: Bytes of a table that goes to every worker, and of a piece of a larger one.
 _WHOLE, _PIECE = 64 << 20, 16 << 20
 
 #: Ids of rows, ascending, and the rows.
@@ -25,17 +25,17 @@ TableRows = tuple[NDArray[np.int64], NDArray[np.floating]]
 
 
 class TableRaw(Protocol):
-    """A trained model, see `Raw`, with a table of which a block reads a few rows."""
+    """A trained model, see `Raw`, with a table of which a block needs few rows."""
 
     @property
     def table(self) -> TableRows:
         """All rows of the table."""
 
     def with_rows(self, parts: Sequence[TableRows]) -> TableRaw:
-        """The model with these rows alone, ascending from part to part."""
+        """Return the model with these rows only, ascending over the parts."""
 
     def needed(self, X: Any) -> NDArray[np.int64]:
-        """Ids, ascending, among which are all that a block touches."""
+        """Return ids, ascending, that include all ids of a block."""
 
 
 class _Predictor(Protocol):
@@ -51,9 +51,9 @@ class _Predictor(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class TablePredictor:
-    """A predictor whose table lies on workers."""
+    """A predictor whose table is on workers."""
 
-    base: Any  # without a row
+    base: Any  # the predictor without rows
     pieces: list[Any]
 
     @classmethod
@@ -67,11 +67,11 @@ class TablePredictor:
         each = max(1, _PIECE // rows[:1].nbytes)
         pieces = [(ids[at : at + each], rows[at : at + each]) for at in range(0, len(ids), each)]
         base = predict.with_model(raw.with_rows([(ids[:0], rows[:0])]))
-        # One after another, so that no more than a piece is on its way.
+        # One after another, so that one piece at a time is sent.
         return cls(base, [client.scatter([piece], hash=False)[0] for piece in pieces])
 
     def parts(self, X: Sequence[Any], apply: Callable[..., Any]) -> list[Any]:
-        """Apply ``apply(part, predictor, number)`` to each part, as Delayed."""
+        """Apply ``apply(part, predictor, number)`` to each part, as Delayed objects."""
         import dask
 
         base = dask.delayed(sealed(identity, self.base), pure=True)()

@@ -1,1 +1,1 @@
-"""Models that others read from a parameter server while they train."""
+"""Models on a parameter server that others read during training."""

@@ -1,7 +1,7 @@
-"""Publication of a fit's model in the tensors of a parameter server while it learns.
+"""Publication of a fit's model in the tensors of a parameter server during training.
 
-Owns how a snapshot of several tensors is written so that a reader knows a whole one (the reader is
-``read.py``), and when. It knows no cluster: the server is there before a fit, and outlives it.
+This module defines how a snapshot of several tensors is written so that a reader recognises a
+complete one (``read.py``). The server exists before a fit, and outlives it.
 
 Protocol. The tensor `TRAINING` is one row, which is never cut, of four numbers
     BEGUN   snapshots that a writer began
@@ -38,13 +38,14 @@ if TYPE_CHECKING:
     from dps.estimators.base.trainable import Trainable
 
 TRAINING, NOTE = "training_", "estimator"
-#: Pause between writes, in durations of a write: the writer also watches the fit.
+#: Pause between two writes, in durations of a write: the writing thread's caller also watches the
+#: fit.
 _REST = 4.0
 
 
 @contextmanager
 def server_of(given: object, client: Any) -> Iterator[ParameterServer | None]:
-    """The server that is meant by one, or by its name; or None.
+    """Yield the given server, the server with a name, or None.
 
     Raises LookupError: there is none of that name.
     Raises TypeError: it is neither a server nor a name.
@@ -64,12 +65,13 @@ def server_of(given: object, client: Any) -> Iterator[ParameterServer | None]:
 
 
 class Publisher:
-    """Writes the model of one fit into a server.
+    """Writes the model of one fit to a server.
 
-    estimator: that is fitted.
+    estimator: the one that is fitted.
     restored: makes the full model and its parameters from the trained ones.
     fitted: makes the fitted attributes from trained parameters and closed epochs.
-    Raises ValueError: the server's tensors differ from the model's; says which, and what to do.
+    Raises ValueError: the server's tensors differ from the model's; the message names them and the
+        remedy.
     Raises ServerLostError: it has been closed, or a shard is lost.
     """
 
@@ -100,7 +102,7 @@ class Publisher:
         self._thread: threading.Thread | None = None
 
     def _prepare(self, tensors: Mapping[str, NDArray[np.floating]]) -> None:
-        """See that the server has such tensors."""
+        """Create the server's tensors, or check those that exist."""
         server = self._server
         there = server.dtypes
         for name in tensors.keys() & there:
@@ -124,7 +126,7 @@ class Publisher:
     def epochs(
         self, records: Sequence[EpochRecord], trained: Callable[[], Snapshot | None]
     ) -> None:
-        """Write the model after the last of the closed epochs, in a thread of its own.
+        """Write the model after the last of the closed epochs, in a thread.
 
         An epoch is skipped if the fit is further, or the last write took long. The caller watches
         the fit, and does not wait for a frozen server.
@@ -141,7 +143,7 @@ class Publisher:
         self._thread.start()
 
     def end(self, trained: Snapshot) -> None:
-        """Write the fitted model, and what the fitted estimator is."""
+        """Write the fitted model and the description of the estimator."""
         if self._thread is not None:
             self._thread.join()  # its calls have deadlines
         if not self._over:
@@ -152,21 +154,21 @@ class Publisher:
         began = time.monotonic()
         try:
             self._write(trained, estimator, describe=not self._described)
-        except Exception as error:  # the fit goes on without readers
+        except Exception as error:  # the fit continues without readers
             self._stop(f"{type(error).__name__}: {error}")
         self._described = True
         now = time.monotonic()
         self._next = now + _REST * (now - began)
 
     def _write(self, trained: Snapshot, estimator: Trainable, describe: bool) -> None:
-        """Write a snapshot, and where wanted a note of what the estimator is."""
+        """Write a snapshot, and optionally the note that describes the estimator."""
         from dps.estimators.files.save import packed
 
         server = self._server
         tensors = estimator._tensors(*self._restored(trained))
         try:
             begun, _, _, described = row_of(server)
-            if begun not in (self._row[0], self._begun):  # where the last write was interrupted
+            if begun not in (self._row[0], self._begun):  # the last write was interrupted there
                 self._stop("another fit trains into it, too")
                 return
             self._begun = begun = begun + 1
@@ -185,7 +187,7 @@ class Publisher:
         self._over, self._why = True, why
 
     def _warn(self) -> None:
-        """Warn once that nothing is written any more; by the thread that calls `fit`."""
+        """Warn once, in the thread that calls `fit`, that writing has stopped."""
         if (why := self._why) is not None:
             self._why = None
             warn(
@@ -197,7 +199,7 @@ class Publisher:
 
 
 def row_of(server: ParameterServer) -> NDArray[np.float64]:
-    """The row of `TRAINING`.
+    """Return the row of `TRAINING`.
 
     Raises KeyError: no fit has begun.
     """

@@ -1,6 +1,6 @@
-"""Predictions of a model that another process trains, in a parameter server.
+"""Predictions of a model on a parameter server that another process trains.
 
-It reads what ``publish.py`` writes, by the protocol that stands there.
+It reads what ``publish.py`` writes, by the protocol documented there.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dps.training.state import TrainState
 if TYPE_CHECKING:
     from dps._typing import ClientLike, MatrixLike, VectorLike
 
-#: Seconds for which a snapshot may be written, and between looks at it.
+#: Seconds that a snapshot may take to be written, and between two checks.
 _PATIENCE, _PAUSE = 10.0, 0.002
 
 
@@ -97,7 +97,7 @@ class ServedModel:
             raise NotFittedError(
                 f"no epoch of a fit with server={self.server.name!r} has been closed yet"
             )
-        return copy.copy(self._model)  # which may be trained on
+        return copy.copy(self._model)  # the caller may train it
 
     def predict(self, X: MatrixLike) -> Any:
         """Predict with the current model; lazily for Dask collections.
@@ -151,7 +151,7 @@ class ServedModel:
         self.close()
 
     def _look(self) -> None:
-        """Take a newer snapshot over, if there is one."""
+        """Read a newer snapshot, if there is one."""
         with self._lock:
             try:
                 self._follow()
@@ -161,7 +161,7 @@ class ServedModel:
                 self._follow()
 
     def _found_again(self) -> bool:
-        """True if there is another server of the name, from which snapshots come from now on."""
+        """True if there is a new server with the name, which is read from now on."""
         assert self._name is not None
         try:
             found = ParameterServer.connect(self._name, client=self._client)
@@ -191,7 +191,7 @@ class ServedModel:
             row = row_of(self.server)
 
     def _take(self, row: Any) -> bool:
-        """Read the snapshot of a row; whether it is a whole one."""
+        """Read the snapshot of a row; False if it was incomplete."""
         begun, done, epochs, described = row
         if begun != done:
             return False
@@ -211,7 +211,7 @@ class ServedModel:
         model, params = base._from_tensors(base._carry.model, tensors)
         made = copy.copy(base)
         vars(made).update(made._attributes(model, params))
-        if described != done:  # else it is what was fitted, with the optimizer's state
+        if described != done:  # else it is the fitted estimator, with the optimizer's state
             made._carry = TrainState(params, model, epochs=int(epochs))
         self._base, self._model, self._row = base, made, row
         return True

@@ -1,1 +1,1 @@
-"""The page of fits on Dask's dashboard: bokeh is imported by its modules, and nowhere else."""
+"""The page of fits on Dask's dashboard; only its modules import bokeh."""

@@ -1,4 +1,4 @@
-"""The time of each replica, as a bar of parts."""
+"""The time of each replica, as a stacked bar."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from dps.monitor.page.palette import Palette
 from dps.monitor.page.view import View
 from dps.monitor.words import duration, host, percent
 
-#: Replicas whose workers are named at the axis.
+#: Replicas that are named at the axis.
 _NAMED = 16
-#: The least share that has its figure written into it.
+#: Least share that gets its figure.
 _WRITTEN = 0.08
 _COLUMNS = ("y", "left", "right", "middle", "color", "part", "share", "text", "seconds", "worker")
 
 
 class Times:
-    """A bar a replica: compute, communicate, wait, load."""
+    """A bar per replica: compute, communicate, wait, load."""
 
     def __init__(self, palette: Palette) -> None:
         self._palette = palette

@@ -1,7 +1,4 @@
-"""The common part of the page's plots: a canvas in its colours, and a text if it is empty.
-
-Knows nothing of fits.
-"""
+"""The common part of the page's plots: a figure in the page's colours, or a text."""
 
 from __future__ import annotations
 
@@ -25,8 +22,8 @@ _NOTE = """
 
 
 def div(css: str, name: str = "") -> Div:
-    """A piece of HTML with a style sheet of its own."""
-    fill = ".bk-clearfix { display: block; width: 100%; }"  # bokeh's own box shrinks to its words
+    """Return HTML with a style sheet of its own."""
+    fill = ".bk-clearfix { display: block; width: 100%; }"  # bokeh's own box shrinks to its content
     return Div(
         stylesheets=[InlineStyleSheet(css=css + fill)], sizing_mode="stretch_width", margin=0,
         name=name or None,
@@ -46,12 +43,12 @@ def write(place: Div, text: str) -> None:
 
 
 class Canvas:
-    """A figure that gives way to words while there is nothing to draw.
+    """A figure that a text replaces while there is nothing to draw.
 
-    Words come first, and what the figure has is left: browsers are told of one change at a time,
-    and one that paints an emptied figure complains in its console.
+    The text is set first, and the figure keeps its data: browsers receive one change at a time, and
+    an emptied figure causes a message in their console.
 
-    x, y: what the axes are labelled with.
+    x, y: labels of the axes.
     """
 
     def __init__(self, name: str, palette: Palette, x: str, y: str, **options: object) -> None:
@@ -87,11 +84,11 @@ class Canvas:
             grid.grid_line_color = palette.line
         self._note = div(_NOTE)
         self._note.sizing_mode = "stretch_both"
-        # A figure without data has no ranges, of which bokeh would complain in the console.
+        # A figure without data has no ranges, which causes messages in the browser's console.
         self.root = column(self._note, sizing_mode="stretch_both", name=name)
 
     def legend(self, palette: Palette) -> None:
-        """Style the legend that the glyphs have made, and place it above the plot."""
+        """Style the glyphs' legend, and place it above the plot."""
         (legend,) = self.figure.legend
         self.figure.add_layout(legend, "above")
         legend.update(
@@ -111,7 +108,7 @@ class Canvas:
         )
 
     def show_text(self, words: str | None) -> None:
-        """Show words instead of the figure, or the figure again."""
+        """Show a text in place of the figure, or with None the figure."""
         shown = self.figure if words is None else self._note
         text = "" if words is None else f'<div class="note"><span>{words}</span></div>'
         write(self._note, text)

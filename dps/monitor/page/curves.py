@@ -1,4 +1,4 @@
-"""Curves over time: the losses of fits, and the speed of each replica."""
+"""Curves over time: losses of fits, and the speed of each replica."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from dps.monitor.page.view import View
 from dps.monitor.scheduler.store import Fit
 from dps.monitor.words import count, loss
 
-#: x, y, color, name; and of a mark x, y, fill, color, name, figure, what it is.
+#: x, y, colour, name; for a mark x, y, fill, colour, name, figure, description.
 Curve = tuple[list[float], list[float], str, str]
 Mark = tuple[float, float, str, str, str, str, str]
 
-#: Points of a curve up to which each has a mark.
+#: Curves with up to so many points have marks.
 _MARKED = 60
-#: Losses from which it is known which of them are usual.
+#: Number of losses from which outliers are recognised.
 _MANY = 12
-#: Replicas that have a curve; of more, as many are drawn, the slow ones among them.
+#: Replicas with a curve; if there are more, as many are drawn, slow ones included.
 _DRAWN = 24
-#: Replicas that are named in the legend.
+#: Replicas in the legend.
 _NAMED = 8
-#: Figures at an axis, as :func:`dps.monitor.words.count` has them.
+#: Figures at an axis, like those of :func:`dps.monitor.words.count`.
 _SHORT = """
 const units = ["", "k", "M", "G", "T"]
 let [value, unit] = [tick, 0]
@@ -35,7 +35,7 @@ return parseFloat(value.toPrecision(4)) + units[unit]
 
 
 class Losses:
-    """Training and validation loss by epoch, of several fits."""
+    """Training and validation loss by epoch, for several fits."""
 
     def __init__(self, palette: Palette) -> None:
         self._palette = palette
@@ -69,12 +69,12 @@ class Losses:
         )
         canvas.legend(palette)
         drawn.xaxis.ticker.min_interval = 1
-        # Fits that are compared faintly must not decide on the range.
+        # Faint fits, drawn for comparison, must not determine the range.
         drawn.x_range.renderers = [training, marks]
         self.root = canvas.root
 
     def update(self, view: View) -> None:
-        """Draw the chosen fits, and earlier ones faintly behind them."""
+        """Draw the chosen fits, and faintly behind them earlier ones."""
         earlier = [
             (*fit.losses.columns()[:2], self._palette.faint, "earlier fits")
             for fit in view.others
@@ -126,10 +126,10 @@ class Losses:
 
 
 def span(losses: Sequence[float]) -> tuple[float, float]:
-    """The range in which curves of losses are best seen.
+    """Return the range that shows curves of losses best.
 
-    The first epochs may lie far above all others, and would make a flat line of the rest: they
-    are left to run out of the picture.
+    The first epochs may be far above all others and would flatten the rest, so they may leave the
+    picture.
 
     Examples
     --------
@@ -154,7 +154,7 @@ def _no_losses(fit: Fit | None) -> str:
 
 
 class Rates:
-    """Rows a second of each replica of one fit."""
+    """Rows per second of each replica of one fit."""
 
     def __init__(self, palette: Palette) -> None:
         self._palette = palette

@@ -1,7 +1,6 @@
-"""The page ``/dps`` and each of its plots on a page of its own, as bokeh applications of Dask's.
+"""The page ``/dps``, and a page for each plot, as bokeh applications on Dask's dashboard.
 
-Puts panels and the template together, and has them follow the store of the scheduler's plugin.
-What a panel shows is its own business.
+It combines panels and the template, and updates them from the store of the scheduler's plugin.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from dps.monitor.page.panels import EventLog, Headline, ServersPanel, Shards
 from dps.monitor.page.view import Panel, view_of
 from dps.monitor.scheduler.store import FitStore
 
-#: Interval between a page's looks for news, in milliseconds.
+#: Milliseconds between two looks for news.
 _TICK_MILLISECONDS = 250
 
 PANELS: dict[str, Callable[[Palette], Panel]] = {
@@ -63,18 +62,18 @@ _CHIPS = """
 
 
 def applications(store_of: Callable[[Any], FitStore]) -> dict[str, Callable[..., None]]:
-    """Functions that make the documents, by path, as Dask's dashboard takes them.
+    """Return functions that make the documents, by path, for Dask's dashboard.
 
-    `store_of` finds what a scheduler knows of fits.
+    `store_of` returns a scheduler's store of fits.
     """
     singles = {path: partial(_single, name, store_of) for path, name in PLOTS.items()}
     return {"/dps": partial(_page, store_of), **singles}
 
 
 def enter(variables: dict[str, Any]) -> None:
-    """Enter the page, and its plots, into the navigation of Dask's pages.
+    """Add the page and its plots to the navigation of Dask's pages.
 
-    variables: what Dask's templates are given; its lists are shared by all of them.
+    variables: those of Dask's templates; all templates share its lists.
     """
     if "dps" not in variables["pages"]:
         variables["pages"].append("dps")
@@ -89,7 +88,7 @@ def enter(variables: dict[str, Any]) -> None:
 def _page(
     store_of: Callable[[Any], FitStore], scheduler: Any, extra: Mapping[str, object], doc: Any
 ) -> None:
-    """All of it."""
+    """The whole page."""
     from distributed.dashboard.components import scheduler as dask_pages
 
     folders = [Path(__file__).parent, Path(dask_pages.__file__).parents[2] / "http" / "templates"]
@@ -113,7 +112,7 @@ def _single(
     extra: Mapping[str, object],
     doc: Any,
 ) -> None:
-    """One plot alone, as notebooks and JupyterLab embed it."""
+    """One plot, as notebooks and JupyterLab embed it."""
     environment = Environment(loader=FileSystemLoader(Path(__file__).parent))
     palette, chosen = _asked(doc)
     panel = PANELS[name](palette)
@@ -130,7 +129,7 @@ def _alone() -> dict[str, str]:
 
 
 def _asked(doc: Any) -> tuple[Palette, list[str]]:
-    """The look and the fits that the address asks for."""
+    """Return the look and the fits that the address requests."""
     context = doc.session_context
     arguments = {} if context is None else context.request.arguments
     theme = arguments.get("theme", [b""])[-1].decode()
@@ -138,7 +137,7 @@ def _asked(doc: Any) -> tuple[Palette, list[str]]:
     return DARK if theme == "dark" else LIGHT, fits
 
 
-#: Keeps the fits that are chosen in the address, in the order of the clicks.
+#: Stores the chosen fits in the address, in the order of the clicks.
 _REMEMBER = """
 const address = new URL(location.href)
 const chosen = cb_obj.active.map((at) => cb_obj.tags[at])
@@ -152,14 +151,14 @@ if (fits.join() != before.join()) {
 }
 """
 
-#: Before the names of fits that run, and of those that failed.
+#: Signs before the names of running and failed fits.
 _SIGNS = {"running": "● ", "failed": "✕ "}
 
 
 class Choice:
-    """Buttons with the names of the fits, to choose those that are shown.
+    """Buttons with the names of fits, which choose the fits to show.
 
-    chosen: ids of fits that are chosen at first; without any, the page follows what runs.
+    chosen: ids of the fits that are chosen at first; without any the page shows running fits.
     """
 
     def __init__(self, store: FitStore, chosen: list[str]) -> None:
@@ -190,15 +189,15 @@ class Choice:
 
 
 def _follow(doc: Any, store: FitStore, panels: list[Panel], choice: Choice) -> None:
-    """Show what the store has, now and whenever it has something new."""
+    """Show the store's contents, now and after every change."""
     shown: list[object] = []
 
     def update() -> None:
         now = time()
         chosen = list(choice.chosen)
-        # A fit that falls silent says so without an event.
+        # A fit falls silent without an event.
         silent = [(fit.id, int(now)) for fit in store.fits if fit.silent(now)]
-        servers = len(store.servers.shown(now))  # lost ones go without an event, too
+        servers = len(store.servers.shown(now))  # lost servers disappear without an event, too
         state: list[object] = [store.revision, chosen, silent, servers]
         if state == shown:
             return

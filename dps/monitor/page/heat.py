@@ -14,12 +14,12 @@ from dps.monitor.scheduler.store import Fit
 from dps.monitor.words import staleness
 
 _COLUMNS = ("x", "y", "heat", "text", "ink", "counts", "pushes")
-#: Cells that have their figure written into them.
+#: Largest number of cells with figures.
 _WRITTEN = 200
 
 
 def within(counts: list[int], share: float) -> int:
-    """The first bucket up to which a share of the pushes lies.
+    """Return the bucket up to which a share of the pushes lies.
 
     Examples
     --------
@@ -31,7 +31,7 @@ def within(counts: list[int], share: float) -> int:
 
 
 def cell(counts: list[int]) -> tuple[int, str]:
-    """Colour and text of a cell, by the staleness that 95% of the pushes do not exceed.
+    """Return colour and text of a cell, by the staleness that 95% of the pushes do not exceed.
 
     Examples
     --------
@@ -47,7 +47,7 @@ def cell(counts: list[int]) -> tuple[int, str]:
 
 
 class Staleness:
-    """A heat map of replicas by shards: the staleness of the median push, and of most."""
+    """A heat map of replicas by shards: the median staleness of pushes, and the 95th percentile."""
 
     def __init__(self, palette: Palette) -> None:
         self._palette = palette

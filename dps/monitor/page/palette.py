@@ -1,6 +1,6 @@
-"""Colours of the page, in light and dark, for bokeh's canvas and for HTML alike.
+"""Colours of the page, in light and dark, for bokeh and for HTML.
 
-Knows nothing of plots. Hues are told apart by people who do not see red or green.
+The hues can be told apart with red-green colour blindness.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ class Palette:
     """One look of the page."""
 
     name: str  # ``"light"`` or ``"dark"``
-    page: str  # backgrounds of the page and of a card, hairlines, text, and text that steps back
+    page: str  # colours of the page, cards, lines, text, and secondary text
     card: str
     line: str
     text: str
     faint: str
-    curves: tuple[str, ...]  # of fits, and of replicas
-    parts: dict[str, str]  # of where time goes
-    good: str  # of states
+    curves: tuple[str, ...]  # colours of fits and of replicas
+    parts: dict[str, str]  # colours of phases
+    good: str  # colours of states
     warn: str
     bad: str
-    heat: tuple[str, ...]  # from little to much
+    heat: tuple[str, ...]  # from low to high
 
     def css(self) -> str:
-        """As custom properties of CSS."""
+        """Custom properties of CSS."""
         names = ("page", "card", "line", "text", "faint", "good", "warn", "bad")
         values = {name: getattr(self, name) for name in names}
         values["accent"] = self.curves[0]

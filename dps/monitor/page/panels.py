@@ -20,7 +20,7 @@ from dps.monitor.scheduler.servers import Server
 from dps.monitor.scheduler.store import Fit
 from dps.monitor.words import count, duration, host, loss, method, percent, plural
 
-#: Stragglers, tensors and workers that are named; sentences that are shown.
+#: Largest numbers of stragglers, of named tensors and workers, and of sentences.
 _STRAGGLERS, _NAMED, _SENTENCES = 4, 6, 40
 
 _HERE = Path(__file__).parent
@@ -36,9 +36,9 @@ _TEMPLATES.filters |= {
 
 
 class HtmlPanel:
-    """A panel that a template of its name shows.
+    """A panel that is rendered by the template with its name.
 
-    palette: its colours come from the page's style sheet.
+    palette: the page's style sheet applies its colours.
     """
 
     name: ClassVar[str]
@@ -48,16 +48,16 @@ class HtmlPanel:
         self._template = _TEMPLATES.get_template(f"{self.name}.html")
 
     def update(self, view: View) -> None:
-        """Render the template anew."""
+        """Render the template again."""
         write(self.root, self._template.render(self.values(view)))
 
     def values(self, view: View) -> dict[str, Any]:
-        """The values that the template shows."""
+        """The values for the template."""
         raise NotImplementedError
 
 
 class Headline(HtmlPanel):
-    """Progress, loss, speed and stragglers of the fit in focus, in large figures."""
+    """Progress, loss, speed and stragglers of the fit in focus, in large type."""
 
     name = "headline"
 
@@ -145,7 +145,7 @@ def _worker(fit: Fit, rank: int) -> str:
 
 
 class Shards(HtmlPanel):
-    """A row a shard: its size, what it receives, how busy it is."""
+    """A row per shard: its size, traffic and load."""
 
     name = "shards"
 
@@ -163,9 +163,9 @@ def _shard(fit: Fit, shard: Mapping[str, Any]) -> dict[str, Any]:
     held = [start["parameters"] for start in starts if start["shard"] == shard["shard"]]
     seconds = shard["seconds"]
     pushes, received = shard["pushes_per_second"], shard["bytes_per_second"]
-    if not fit.running and seconds:  # on average, once it is over
+    if not fit.running and seconds:  # the mean, for a fit that has ended
         pushes, received = shard["pushes"] / seconds, shard["bytes"] / seconds
-    # Replicas work on a shard side by side, each for its own slice.
+    # Replicas update a shard in parallel, each its own slice.
     busy = shard["apply_seconds"] / (seconds * max(1, len(fit.replicas))) if seconds else 0.0
     return {
         **shard,
@@ -177,7 +177,7 @@ def _shard(fit: Fit, shard: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class EventLog(HtmlPanel):
-    """Events of the shown fits in words, the newest first."""
+    """Events of the shown fits as sentences, newest first."""
 
     name = "events"
 
@@ -189,7 +189,7 @@ class EventLog(HtmlPanel):
 
 
 class ServersPanel(HtmlPanel):
-    """A row a parameter server: what it holds, how much it is used, and where it is."""
+    """A row per parameter server: contents, use and workers."""
 
     name = "servers"
 
@@ -199,5 +199,5 @@ class ServersPanel(HtmlPanel):
 
 
 def _workers(server: Server) -> list[tuple[str, bool]]:
-    """Addresses, and whether their shard is lost."""
+    """Return addresses, with whether their shard is lost."""
     return list({s["worker"]: at in server.lost for at, s in server.shards.items()}.items())

@@ -1,7 +1,6 @@
-"""Panels of the page, and the fits that they show.
+"""The interface of panels, and the choice of the fits that they show.
 
-Panels know fits by :mod:`dps.monitor.scheduler.store` and nothing of Dask; which fits are shown is
-decided here, and nowhere else.
+Panels read :mod:`dps.monitor.scheduler.store`; only this module decides which fits they show.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from dps.monitor.scheduler.store import Fit, FitStore
 class View:
     """The fits to show."""
 
-    fits: tuple[Fit, ...]  # whose curves are drawn, the newest last
-    focus: Fit | None  # the one that is shown in full; None while there is no fit
-    others: tuple[Fit, ...]  # drawn faintly, to compare
+    fits: tuple[Fit, ...]  # fits with curves, newest last
+    focus: Fit | None  # the fit that is shown in full; None without fits
+    others: tuple[Fit, ...]  # fits that are drawn faintly for comparison
     now: float
     servers: tuple[Server, ...] = ()  # of the cluster
 

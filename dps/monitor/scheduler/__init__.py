@@ -1,1 +1,1 @@
-"""The parts that run in the scheduler: the store of events, and the page."""
+"""What runs in the scheduler: the store of events, and the page."""

@@ -1,7 +1,7 @@
-"""A check of messages of the topic: their fields and types.
+"""Validation of messages in the topic: their fields and types.
 
-Any process of a cluster may log messages under the topic. Only sound events are
-shown and counted. The schema of ``events`` is the rule; nothing here knows its fields.
+Any process of a cluster may log messages to the topic. Only valid events are shown and counted. The
+rules come from the schema in ``events``.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from dps.monitor.events import VERSION, Event
 
 
 def is_sound(event: Any) -> bool:
-    """True if something is an event of this version whose fields are what the schema says.
+    """True if a value is an event of this version with fields as in the schema.
 
-    Whole numbers count something, from 0. Further fields may be there, and so may kinds that a
-    newer dps has.
+    Integers are counts from 0. Further fields are allowed, and so are kinds of a newer dps.
 
     Examples
     --------
@@ -31,6 +30,6 @@ def is_sound(event: Any) -> bool:
     if not isinstance(event, dict) or event.get("v") != VERSION:
         return False
     kind = event.get("kind")
-    if kind not in events.KINDS:  # of a newer dps, as far as every event says
+    if kind not in events.KINDS:  # a kind of a newer dps, with the fields of every event
         return isinstance(kind, str) and check_of(Event)({**event, "kind": "started"})
     return check_of(getattr(events, f"{kind.capitalize()}Event"))(event)

@@ -1,7 +1,7 @@
-"""The scheduler's side of the page: a plugin that remembers fits, and the page itself.
+"""The scheduler's plugin, which stores events of fits and adds the page.
 
-Everything here runs in the scheduler's process. It needs dps there, and of bokeh and Dask's
-dashboard only that a reason is given where they are missing.
+All of this runs in the scheduler's process, which needs dps. If bokeh or Dask's dashboard is
+missing, only a reason is returned.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NAME = "dps-fits"
 
 
 class FitsPlugin(SchedulerPlugin):  # type: ignore[misc]
-    """Keeps what the events of the topic ``dps`` say, within a bound."""
+    """Stores the events of the topic ``dps``, up to a bound."""
 
     name = NAME
 
@@ -28,18 +28,18 @@ class FitsPlugin(SchedulerPlugin):  # type: ignore[misc]
         self._application: Any = None
 
     def log_event(self, topic: str, msg: Any) -> None:
-        """Take in an event of ours."""
+        """Store an event of the topic."""
         if topic == TOPIC:
             self.store.add(msg, time())
 
     def remove_worker(self, scheduler: Any, worker: str, **options: object) -> None:
-        """Servers that had a shard there are lost, unless they have been closed."""
+        """Mark servers with a shard on the worker as lost, unless they have been closed."""
         self.store.lose(worker, time())
 
     def show(self, scheduler: Any) -> str | None:
-        """Add the page to the scheduler's dashboard; why not, where that cannot be.
+        """Add the page to the scheduler's dashboard; return the reason if that fails.
 
-        Where `preload` has put it among Dask's own pages before the start, it is there already.
+        `preload` may have added it to Dask's own pages before the start.
         """
         if "dashboard" not in scheduler.services:
             return None  # it is switched off
@@ -54,7 +54,7 @@ class FitsPlugin(SchedulerPlugin):  # type: ignore[misc]
             return f"the scheduler cannot show it: {error}"
         shown = [a for a in scheduler.http_application.applications if isinstance(a, BokehTornado)]
         if not shown:
-            return None  # a dashboard of other things alone
+            return None  # a dashboard without Dask's pages
         variables = dashboard.template_variables(scheduler)
         enter(variables)
         if "/dps" not in shown[0].app_paths:
@@ -70,7 +70,7 @@ class FitsPlugin(SchedulerPlugin):  # type: ignore[misc]
         return None
 
     async def close(self) -> None:
-        """End what the page has started."""
+        """Stop what the page has started."""
         if self._application is not None:
             application, self._application = self._application, None
             if hasattr(application, "stop_async"):  # bokeh 3.10 and newer
@@ -80,7 +80,7 @@ class FitsPlugin(SchedulerPlugin):  # type: ignore[misc]
 
 
 def plugin_of(scheduler: Any) -> FitsPlugin:
-    """Return the scheduler's plugin; a new one reads the events sent so far."""
+    """Return the scheduler's plugin; a new one reads the earlier events."""
     if NAME not in scheduler.plugins:
         plugin = FitsPlugin()
         scheduler.add_plugin(plugin, name=NAME)
@@ -91,14 +91,14 @@ def plugin_of(scheduler: Any) -> FitsPlugin:
 
 
 def store_of(scheduler: Any) -> FitStore:
-    """The store of a scheduler."""
+    """Return the store of a scheduler."""
     return plugin_of(scheduler).store
 
 
 def install(dask_scheduler: Any) -> str | None:
-    """Add plugin, metrics and page to a scheduler that runs, if they are not there.
+    """Add plugin, metrics and page to a running scheduler, if they are missing.
 
-    Returns why there is no page.
+    Returns the reason if there is no page.
     """
     if NAME in dask_scheduler.plugins:
         return None

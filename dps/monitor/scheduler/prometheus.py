@@ -1,8 +1,8 @@
 """Metrics of fits for Prometheus, on the ``/metrics`` of Dask's scheduler.
 
-The store's fits as Prometheus metrics, with the names and labels of docs/reference/metrics.md.
-Dask serves the registry of the process, on the event loop that takes events in; what is registered
-here appears there. Where ``prometheus_client`` is not installed there is nothing.
+Names and labels are in docs/reference/metrics.md. Dask serves the registry of the process on the
+event loop that receives events, so metrics that are registered here appear there. Without
+``prometheus_client`` nothing happens.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from typing import Any
 from dps.monitor.events import bucket_floor
 from dps.monitor.scheduler.store import Fit, FitStore
 
-#: Seconds for which an ended fit is shown: Prometheus asks every 15 to 60 seconds.
+#: Seconds for which an ended fit is reported: Prometheus scrapes every 15 to 60 seconds.
 LINGER = 90.0
-#: Bounds of the histogram of staleness, 0, 1, 3, 7 and so on: each is a series of its own.
+#: Bounds of the histogram of staleness, 0, 1, 3, 7 and so on; each is a series.
 _BOUNDS = 12
-#: Name, help, and the value of what it is of (None: there is none); counters end in "_total".
+#: Name, help, and a function that returns the value (None: no value); names of counters end in
+#: "_total".
 Metric = tuple[str, str, Callable[[Any], float | None]]
 
 _OF_FITS: tuple[Metric, ...] = (
@@ -50,17 +51,17 @@ _OF_SHARDS: tuple[Metric, ...] = (
 
 
 class FitCollector:
-    """Metrics for Prometheus, of the fits of all schedulers in this process."""
+    """Metrics for Prometheus of the fits of all schedulers in this process."""
 
     def __init__(self) -> None:
         self.stores: weakref.WeakSet[FitStore] = weakref.WeakSet()
 
     def describe(self) -> list[Any]:
-        """Nothing is known before there is a fit."""
+        """Return nothing: metrics are known only once there is a fit."""
         return []
 
     def collect(self) -> Iterator[Any]:
-        """All metrics of what runs, and of what has ended lately."""
+        """Yield all metrics of running and recently ended fits."""
         from prometheus_client.core import CounterMetricFamily
 
         stores = list(self.stores)
@@ -98,7 +99,7 @@ def _families(
 
 
 def _of_time(replicas: Sequence[tuple[list[str], Any]]) -> Iterator[Any]:
-    """Metrics of the replicas' time."""
+    """Return metrics of the replicas' time."""
     from prometheus_client.core import CounterMetricFamily
 
     spent = CounterMetricFamily(
@@ -111,7 +112,7 @@ def _of_time(replicas: Sequence[tuple[list[str], Any]]) -> Iterator[Any]:
 
 
 def _of_pushes(fits: Sequence[Fit]) -> Any:
-    """A metric of the staleness of replicas' pushes to the first shard."""
+    """Return the metric of the staleness of pushes to the first shard."""
     from prometheus_client.core import HistogramMetricFamily
 
     stale = HistogramMetricFamily(
@@ -133,12 +134,12 @@ def _of_pushes(fits: Sequence[Fit]) -> Any:
     return stale
 
 
-# One for each process, as the registry is: several schedulers may live in it.
+# One per process, like the registry; a process may run several schedulers.
 _collector: FitCollector | None = None
 
 
 def serve_metrics(store: FitStore) -> None:
-    """Have the registry of the process say what a store knows, if there is one."""
+    """Serve a store's metrics from the registry of the process, if there is one."""
     global _collector
     if _collector is None:
         try:

@@ -1,17 +1,14 @@
-"""Curves of bounded length: the more points come, the coarser the old ones.
-
-Knows nothing of what the points are.
-"""
+"""Curves of bounded length: old points get coarser as new ones come."""
 
 from __future__ import annotations
 
 
 class Series:
-    """Points of several values each, thinned out by halves when they become too many.
+    """Points with several values each; half of them are dropped when there are too many.
 
-    The first point and the last one are always there.
+    The first and the last point always stay.
 
-    limit: points that are kept at the most, at least 4.
+    limit: largest number of points, at least 4.
 
     Examples
     --------
@@ -33,7 +30,7 @@ class Series:
         return len(self._points) + (self._last is not None)
 
     def add(self, *values: float) -> None:
-        """Add a point; every point has as many values as the first one."""
+        """Add a point; all points have the same number of values."""
         kept = self._seen % self._stride == 0
         self._seen += 1
         self._last = None if kept else values
@@ -53,6 +50,6 @@ class Series:
         return self._last or (self._points[-1] if self._points else None)
 
     def columns(self) -> tuple[list[float], ...]:
-        """The points' values, a list each."""
+        """The values as lists."""
         points = self._points if self._last is None else [*self._points, self._last]
         return tuple(map(list, zip(*points, strict=True)))

@@ -1,7 +1,6 @@
-"""A bounded store of parameter servers, made of events alone.
+"""A bounded store of parameter servers, made from events only.
 
-A server leaves when it is closed; one whose worker dies is shown as lost, for some time. It knows
-neither Dask nor bokeh.
+A closed server is removed. A server whose worker dies is shown as lost for some time.
 """
 
 from __future__ import annotations
@@ -10,18 +9,18 @@ from collections import deque
 from collections.abc import Collection, Mapping
 from typing import Any
 
-#: Servers that are remembered, and closed ones whose late events are known.
+#: Largest numbers of servers, and of closed ones whose late events are ignored.
 _MAX_SERVERS, _FORGOTTEN = 50, 1000
-#: Seconds for which a server is shown of which no shard is left.
+#: Seconds for which a server without shards is shown.
 LINGER = 600.0
 
 
 class Server:
-    """One parameter server, as far as it has been heard of.
+    """One parameter server, as events describe it.
 
     shards: the last `server` event of each shard.
-    lost: shards whose worker has died, and its address.
-    heard: when the last event came, or the last worker died.
+    lost: shards whose worker has died, with its address.
+    heard: time of the last event or death.
     """
 
     def __init__(self, id: str, now: float) -> None:
@@ -32,7 +31,7 @@ class Server:
 
     @property
     def name(self) -> str | None:
-        """By which it is found."""
+        """Its name, if it has one."""
         return self._any["name"]
 
     @property
@@ -41,7 +40,7 @@ class Server:
 
     @property
     def n_shards(self) -> int:
-        """Shards that it is made of."""
+        """Number of its shards."""
         return int(self._any["shards"])
 
     @property
@@ -51,17 +50,17 @@ class Server:
 
     @property
     def bytes(self) -> int:
-        """Memory, of the shards that are there."""
+        """Memory of the living shards."""
         return sum(s["nbytes"] for at, s in self.shards.items() if at not in self.lost)
 
     @property
     def callers(self) -> int:
-        """Number of connected callers, each counted once."""
+        """Number of distinct connected callers."""
         there = (s["callers"] for at, s in self.shards.items() if at not in self.lost)
         return len({caller for callers in there for caller in callers})
 
     def rate(self, what: str) -> float:
-        """Reads, pushes or writes a second, of the shard that has most: a call goes to several."""
+        """Reads, pushes or writes per second of the busiest shard, since a call goes to several."""
         rates = [
             float(shard[f"{what}_per_second"])
             for at, shard in self.shards.items()
@@ -85,11 +84,11 @@ class Servers:
 
     @property
     def all(self) -> list[Server]:
-        """In the order in which they were first heard of."""
+        """In the order of their first events."""
         return list(self._servers.values())
 
     def shown(self, now: float) -> list[Server]:
-        """All servers except those that have been gone for some time."""
+        """All servers except those that were lost long ago."""
         return [
             server
             for server in self.all
@@ -97,7 +96,7 @@ class Servers:
         ]
 
     def add(self, event: Mapping[str, Any], now: float) -> None:
-        """Take in a `server` event."""
+        """Add a `server` event."""
         id = event["fit"]
         if event["final"]:
             self._servers.pop(id, None)
@@ -109,7 +108,7 @@ class Servers:
             server.shards[event["shard"]] = event
 
     def lose(self, worker: str, now: float) -> bool:
-        """A worker has gone; whether it had a shard."""
+        """Record the loss of a worker; True if it had a shard."""
         found = False
         for server in self.all:
             for at, shard in server.shards.items():
@@ -120,7 +119,7 @@ class Servers:
         return found
 
     def keep(self, workers: Collection[str], now: float) -> None:
-        """See which workers are there, after events of some time ago."""
+        """Mark shards on missing workers as lost, after events that are some time old."""
         for server in self.all:
             for shard in server.shards.values():
                 if shard["worker"] not in workers:

@@ -1,7 +1,7 @@
-"""A bounded store of fits, made of events alone.
+"""A bounded store of fits, made from events only.
 
-Owned by the scheduler's plugin, fed in the order in which events arrive, which need not be that
-in which they were sent. It knows neither Dask nor bokeh.
+The scheduler's plugin owns it. Events are added in the order of arrival, which need not be the
+order in which they were sent.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from dps.monitor.scheduler.series import Series
 from dps.monitor.scheduler.servers import Servers
 from dps.monitor.words import sentence
 
-#: Fits that are remembered; points of a curve; sentences of a fit.
+#: Numbers of fits, of points per curve, and of sentences per fit.
 FITS = 20
 POINTS = 400
 SENTENCES = 100
 #: Seconds without an event after which a running fit counts as silent.
 SILENCE = 15.0
 
-#: Ids of fits that are no longer remembered, by which late events are known.
+#: Number of ids of forgotten fits, whose late events are ignored.
 _FORGOTTEN = 1000
 
 _NAN = float("nan")
 
 
 class Fit:
-    """One fit, as far as it has been heard of.
+    """One fit, as events describe it.
 
-    number: counts the fits that the store has seen, from 1.
-    began, heard: when the first and the last event came, by the clock of the scheduler.
-    loading, started: the last `loading` event and the last `started` event; empty until one comes.
-    replicas, shards: the last figures of each, by rank and by number.
+    number: the number of the fit in the store, from 1.
+    began, heard: times of the first and the last event by the scheduler's clock.
+    loading, started: the last `loading` and the last `started` event; empty without any.
+    replicas, shards: the last figures, by rank and by number.
     losses: (epoch, loss, validation loss or NaN).
-    rates: (seconds since the start, rows a second of each rank in order).
-    stragglers: ranks that are slow now, and why.
-    log: when something was heard, of which kind, in words; the newest last.
+    rates: (seconds since the start, rows per second of each rank in order).
+    stragglers: ranks that are slow now, with the reasons.
+    log: time, kind and sentence of events; newest last.
     ended: the `stopped` or `failed` event.
     """
 
@@ -58,19 +58,19 @@ class Fit:
         self.log: deque[tuple[float, str, str]] = deque(maxlen=SENTENCES)
         self.ended: Mapping[str, Any] | None = None
         self._last_epoch: Mapping[str, Any] | None = None
-        self._kept_epoch: Mapping[str, Any] | None = None  # the last one that is known
+        self._kept_epoch: Mapping[str, Any] | None = None  # the last known one
 
     def add(self, event: Mapping[str, Any], now: float) -> None:
-        """Take in one of its events."""
+        """Add one of its events."""
         self.heard = now
         take = getattr(self, f"_take_{event['kind']}", None)
-        if take is None:  # of a newer dps
+        if take is None:  # a kind of a newer dps
             return
         take(event)
         said = sentence(event)
         if said is not None:
             if event["kind"] == "epochs" and self.log and self.log[-1][1] == "epochs":
-                self.log.pop()  # of a run of epochs the last one says enough
+                self.log.pop()  # one sentence for consecutive epochs suffices
             self.log.append((now, event["kind"], said))
 
     def _take_loading(self, event: Mapping[str, Any]) -> None:
@@ -83,12 +83,12 @@ class Fit:
         self.replicas = dict(enumerate(replicas_of(event["replicas"])))
         if self.rates.last is None or len(self.rates.last) == len(self.replicas) + 1:
             rates = [self.replicas[rank]["rows_per_second"] for rank in sorted(self.replicas)]
-            if not event["final"]:  # of a moment
+            if not event["final"]:  # rates of the moment
                 self.rates.add(event["seconds"], *rates)
 
     def _take_shard(self, event: Mapping[str, Any]) -> None:
         known, staleness = self.shards.get(event["shard"], event), event["staleness"]
-        if not self.started.get("together", False):  # of many replicas only some events have it
+        if not self.started.get("together", False):  # with many replicas only some events have it
             staleness = staleness or known["staleness"]
         self.shards[event["shard"]] = {**event, "staleness": staleness}
 
@@ -116,7 +116,7 @@ class Fit:
 
     @property
     def name(self) -> str:
-        """Name of the fit: the estimator's class, and its number."""
+        """Name of the fit: the estimator's class and a number."""
         return f"{(self.started or self.loading).get('name', 'Fit')} {self.number}"
 
     @property
@@ -132,18 +132,18 @@ class Fit:
         return "failed" if self.ended["kind"] == "failed" else str(self.ended["reason"])
 
     def silent(self, now: float) -> bool:
-        """True if it runs, and nothing has been heard for some time."""
+        """True for a running fit without recent events."""
         return self.running and now - self.heard > SILENCE
 
     def seconds(self, now: float) -> float:
-        """Duration of the fit, so far or in all."""
+        """Duration of the fit so far, or in all."""
         if self.ended is not None:
             return float(self.ended["seconds"])
         return max(0.0, min(now, self.heard + SILENCE) - self.began)
 
     @property
     def epochs(self) -> int:
-        """Closed epochs."""
+        """Number of closed epochs."""
         if self.ended is not None:
             return int(self.ended["epochs"])
         return 0 if self._last_epoch is None else int(self._last_epoch["epoch"])
@@ -165,7 +165,7 @@ class Fit:
 
     @property
     def kept(self) -> Mapping[str, Any] | None:
-        """The epoch whose parameters are kept, if that is not the last one and it is known."""
+        """The epoch whose parameters are kept, if it is known and not the last one."""
         kept, last = self._kept_epoch, self._last_epoch
         if kept is None or last is None or last["kept"] == last["epoch"]:
             return None
@@ -173,7 +173,7 @@ class Fit:
 
     @property
     def epoch_done(self) -> float:
-        """Share of the rows that the open epoch has seen."""
+        """Share of the rows that the open epoch has used."""
         rows = self.started.get("rows", 0)
         if not self.running or not rows:
             return 0.0
@@ -186,7 +186,7 @@ class Fit:
 
     @property
     def loss_now(self) -> tuple[float, float] | None:
-        """The open epoch: how far it is (as 3.25 of the fourth), and its mean loss so far."""
+        """The open epoch's position (3.25: a quarter of the fourth), and its mean loss so far."""
         known = [
             (replica["loss"], replica["epoch_rows"])
             for replica in self.replicas.values()
@@ -214,13 +214,13 @@ class Fit:
         ]
 
     def worker(self, rank: int) -> str:
-        """The address of a replica's worker; empty until the plan is known."""
+        """Address of a replica's worker; empty until the plan is known."""
         planned = self.started.get("replicas", ())
         return str(planned[rank]["worker"]) if rank < len(planned) else ""
 
     @property
     def staleness(self) -> float:
-        """Mean over all pushes, on the first shard."""
+        """Mean over all pushes to the first shard."""
         pushes = sum(replica["step"] for replica in self.replicas.values())
         stale = sum(r["staleness_mean"] * r["step"] for r in self.replicas.values())
         return float(stale / pushes) if pushes else 0.0
@@ -248,7 +248,7 @@ class Fit:
 
     @property
     def dropped(self) -> float:
-        """The share of rows of the last epoch that did not count."""
+        """Share of rows of the last epoch that did not count."""
         if self._last_epoch is None:
             return 0.0
         dropped = self._last_epoch["rows_dropped"]
@@ -256,12 +256,12 @@ class Fit:
 
     @property
     def lead(self) -> int:
-        """Steps that a replica was ahead of the slowest one, at most."""
+        """Largest number of steps that a replica was ahead of the slowest one."""
         return max((replica["lead_max"] for replica in self.replicas.values()), default=0)
 
     @property
     def rows_per_second(self) -> float:
-        """Rows a second of all replicas: now, or in the last epoch of a fit that has ended."""
+        """Rows per second of all replicas, now or in the last epoch of an ended fit."""
         if self.running and self.replicas:
             return float(sum(replica["rows_per_second"] for replica in self.replicas.values()))
         if self._last_epoch is None or not self._last_epoch["seconds"]:
@@ -270,7 +270,7 @@ class Fit:
 
     @property
     def remaining(self) -> float | None:
-        """Largest number of seconds until `max_epochs`; None while it is unknown."""
+        """Largest number of seconds until `max_epochs`; None if unknown."""
         most = self.started.get("max_epochs")
         if not self.running or most is None or self._last_epoch is None:
             return None
@@ -279,12 +279,12 @@ class Fit:
 
 
 class FitStore:
-    """The fits of a cluster, the newest last.
+    """The fits of a cluster, newest last.
 
-    limit: fits to remember; of more, those that ended first are forgotten.
-    servers: the parameter servers that are there.
-    outcomes: how the fits ended that have.
-    revision: grows with every event, so that a page knows whether anything is new.
+    limit: number of fits; beyond it those that ended first are forgotten.
+    servers: the parameter servers.
+    outcomes: how ended fits have ended.
+    revision: changes with every event, so that pages notice news.
 
     Examples
     --------
@@ -306,34 +306,34 @@ class FitStore:
 
     @property
     def fits(self) -> list[Fit]:
-        """In the order in which they were first heard of."""
+        """In the order of their first events."""
         return list(self._fits.values())
 
     def get(self, id: str) -> Fit | None:
-        """A fit that is still remembered."""
+        """Return a fit, or None."""
         return self._fits.get(id)
 
     def add(self, event: Any, now: float) -> None:
-        """Take in an event; what is none, or of another version, is left out."""
+        """Add an event; invalid ones and those of other versions are ignored."""
         if not is_sound(event):
             return
         if event["kind"] == "server":
             self.servers.add(event, now)
             self.revision += 1
             return
-        if event["fit"] in self._forgotten:  # a straggling message is no new fit
+        if event["fit"] in self._forgotten:  # a late event must not bring a fit back
             return
         fit = self._fits.get(event["fit"])
         if fit is None:
             fit = self._fits[event["fit"]] = self._new(event["fit"], now)
         running = fit.running
         fit.add(event, now)
-        if running and not fit.running:  # an end that arrives twice counts once
+        if running and not fit.running:  # a repeated end counts once
             self.outcomes[fit.outcome] += 1
         self.revision += 1
 
     def lose(self, worker: str, now: float) -> None:
-        """A worker has gone."""
+        """Record the loss of a worker."""
         self.revision += self.servers.lose(worker, now)
 
     def _new(self, id: str, now: float) -> Fit:

@@ -1,1 +1,1 @@
-"""The parts that run in a shard's worker: counters and reporters."""
+"""What runs in a shard's worker: counters and reporters."""

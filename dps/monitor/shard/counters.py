@@ -1,7 +1,6 @@
-"""From the counters in a shard's window to what its events say.
+"""The figures of events, from the counters in a shard's window.
 
-Knows windows and the schema of events. Counters are read while ranks write them: one may be newer
-than another, none is half written.
+Counters are read while ranks write them: one may be newer than another, but each is intact.
 """
 
 from __future__ import annotations
@@ -34,17 +33,17 @@ from dps.monitor.events import ReplicaColumns
 from dps.monitor.shard.stragglers import Moment
 from dps.server.group.window import Field, Window
 
-#: Seconds for which a pace is kept while nothing has been counted: a step may take that long.
+#: Seconds for which a rate is kept without progress: a step may take that long.
 _HELD = 5.0
-#: Seconds that are too few to tell another pace from.
+#: Seconds that are too short for a rate.
 _SHORTEST = 0.1
 
 
 class Pace:
-    """Growth of counts between two looks.
+    """Rates of growth of counters.
 
-    What is counted in steps stands still in between: the pace is that of the last time that the
-    count moved, and 0 once it has stood for `_HELD` seconds and three times as long as that took.
+    A counter of steps stands still during a step. Its rate is then the last one, until it has stood
+    still for `_HELD` seconds and for three times as long as the last growth took; then it is 0.
 
     Examples
     --------
@@ -54,13 +53,13 @@ class Pace:
     """
 
     def __init__(self, n: int) -> None:
-        self._moved = np.zeros(n)  # when each count moved last
+        self._moved = np.zeros(n)  # time of each counter's last growth
         self._counts = np.zeros(n)
         self._paces = np.zeros(n)
         self._took = np.zeros(n)
 
     def of(self, now: float, counts: np.ndarray) -> NDArray[np.float64]:
-        """A second's growth of each count at the time `now`, which grows."""
+        """Return the growth per second of each counter at the time `now`, which increases."""
         known = (self._paces > 0) & (now - self._moved < _SHORTEST)
         moved = (counts != self._counts) & ~known
         took = np.maximum(now - self._moved, 1e-9)
@@ -82,7 +81,7 @@ class CounterReader:
         self._load = Pace(2)
 
     def replicas(self, now: float) -> ReplicaColumns:
-        """The figures of all replicas, `now` seconds after the start."""
+        """Return the figures of all replicas, `now` seconds after the start."""
         rows = self._window.activity.copy()
         paces = self._rows.of(now, rows[:, ROWS])
         ages = rows[:, [STALE_SUM, STALE_MAX, LEAD_MAX]].any()
@@ -105,9 +104,9 @@ class CounterReader:
         )
 
     def shard(self, now: float, *, whole: bool) -> dict[str, Any]:
-        """The event's fields of the shard, `now` seconds after the start.
+        """Return the fields of a shard's event, `now` seconds after the start.
 
-        whole: whether those that have an item for each rank are filled.
+        whole: whether fields with an item per rank are filled.
         """
         rows = self._window.activity.copy()
         pushes, nbytes, apply = (int(rows[:, word].sum()) for word in (PUSHES, BYTES, APPLY))
@@ -124,7 +123,7 @@ class CounterReader:
         }
 
     def moments(self) -> list[Moment]:
-        """Progress of each replica, for :class:`~dps.monitor.shard.stragglers.Stragglers`."""
+        """Return the progress of each replica for the rule that finds stragglers."""
         rows = self._window.activity.copy()
         busy = rows[:, [LOAD, COMPUTE, PULL, PUSH]].sum(axis=1) / 1e9
         load = self._window.words.rank_load
@@ -135,19 +134,19 @@ class CounterReader:
 
 
 def mean_loss(row: NDArray[np.int64]) -> float | None:
-    """Mean loss of the epoch so far; None before its first step."""
+    """Return the mean loss of the epoch so far; None before its first step."""
     if not row[EPOCH_ROWS]:
         return None
     return float(row[LOSS : LOSS + 1].view(np.float64)[0] / row[EPOCH_ROWS])
 
 
 def mean_staleness(row: NDArray[np.int64]) -> float:
-    """Mean staleness of a rank's pushes to a shard."""
+    """Return the mean staleness of a rank's pushes to a shard."""
     return float(row[STALE_SUM] / max(1, row[STALENESS:].sum()))
 
 
 def histograms(rows: NDArray[np.int64]) -> list[list[int]]:
-    """Each rank's pushes to a shard by staleness, without zeros at the end; [] if all are 0."""
+    """Return each rank's histogram of staleness without trailing zeros; [] if all are 0."""
     counts = rows[:, STALENESS:]
     if not counts.any():
         return []
@@ -155,6 +154,6 @@ def histograms(rows: NDArray[np.int64]) -> list[list[int]]:
 
 
 def seconds(rows: NDArray[np.int64]) -> dict[str, NDArray[np.float64]]:
-    """The time by phase, of a rank or of several."""
+    """Return the time by phase, of one rank or several."""
     phases = {"load": LOAD, "compute": COMPUTE, "pull": PULL, "push": PUSH, "wait": WAIT}
     return {name: np.round(rows[..., phase] / 1e9, 6) for name, phase in phases.items()}

@@ -1,7 +1,6 @@
-"""Says a few times a second what the counters of one shard's window say.
+"""The reporter of one shard, which sends its counters as events several times a second.
 
-Owns when events are sent, and by which clock: the event loop of the worker that has the shard.
-Ranks never wait for it, and know nothing of it.
+It runs on the event loop of the shard's worker. Ranks never wait for it.
 """
 
 from __future__ import annotations
@@ -19,27 +18,27 @@ from dps.monitor.shard.stragglers import Stragglers
 from dps.server.group.window import Window
 from dps.server.shard import MonitorInfo
 
-#: Seconds between looks at the counters.
+#: Seconds between two looks at the counters.
 _TICK = 0.25
-#: Seconds between events: a share of those since the start, from a tick to a second. Dask keeps
-#: 1,000 events of a topic, for all fits.
+#: Seconds between events: this share of the time since the start, from one tick to a second. Dask
+#: keeps 1,000 events of a topic, for all fits.
 _SHARE, _LONGEST = 1 / 40, 1.0
-#: Replicas above which an event with an item for each of them is sent less often than that, in
-#: proportion: those which Dask keeps take some 20 MB.
+#: With more replicas, an event with an item per replica is sent proportionally less often: the
+#: events that Dask keeps then take about 20 MB.
 _MANY = 25
 
 
 class Looks(Protocol):
-    """A reporter, which looks a few times a second."""
+    """A reporter, which looks several times a second."""
 
     def look(self) -> None:
-        """Send due events."""
+        """Send the events that are due."""
 
 
 class Reporter:
-    """Reports one shard; the first one reports all replicas too.
+    """Reports one shard; that of the first shard reports all replicas, too.
 
-    It ends when :meth:`end` is called, or when it is forgotten with its shard.
+    It ends with a call of :meth:`end`, or when its shard is collected.
     """
 
     def __init__(
@@ -60,13 +59,13 @@ class Reporter:
         self._stop.atexit = False
 
     def end(self) -> None:
-        """Report for the last time, from the event loop; whichever thread asks for it."""
+        """Send a last report from the event loop; may be called from any thread."""
         if self._stop.alive:
             self._stop()
             self._worker.loop.add_callback(self._report, final=True)
 
     def look(self) -> None:
-        """Look at the counters, and say what is due."""
+        """Read the counters, and send the events that are due."""
         now = self._clock() - self._began
         if self._shard == 0:
             for found in self._stragglers.look(now, self._reader.moments()):
@@ -98,7 +97,7 @@ class Reporter:
 
 
 def forgetful(reporter: Looks) -> Callable[[], None]:
-    """A call of its `look` that does not keep it alive."""
+    """Return a call of `look` that does not keep the reporter alive."""
     known = weakref.ref(reporter)
 
     def look() -> None:

@@ -1,7 +1,7 @@
-"""Report the activity of one shard of a parameter server, if there is any.
+"""The reporter of one shard of a parameter server.
 
-Owns when events are sent: by the event loop of the shard's worker, a few times at first, and then
-less often; never while nothing is done. Callers never wait for it, and know nothing of it.
+It runs on the event loop of the shard's worker: often at first, then less often, and never without
+activity. Callers never wait for it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from tornado.ioloop import PeriodicCallback
 from dps.monitor.events import TOPIC, event
 from dps.monitor.shard.reporter import forgetful
 
-#: Seconds between looks, and between events: a share of those since the start, up to some.
+#: Seconds between looks; share of the time since the start between events, and its bound.
 _TICK, _SHARE, _LONGEST = 0.5, 1 / 40, 5.0
-#: Callers and tensors that are named.
+#: Largest number of callers and tensors that are named.
 _NAMED = 100
 _COUNTED = ("reads", "pushes", "writes")
 
@@ -26,8 +26,8 @@ class ServerReporter:
     """Reports one shard until it is ended.
 
     server: id of the server.
-    shard, shards: its number, and how many there are.
-    look: returns `traffic` and `callers` of the shard; None where that is gone.
+    shard, shards: number of the shard, and of all shards.
+    look: returns `traffic` and `callers` of the shard; None after its end.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class ServerReporter:
         loop.add_callback(self._log, final=True, **self._said_last())
 
     def look(self) -> None:
-        """Say what there is to be said, if it is due."""
+        """Send an event if there is news and one is due."""
         now = self._clock()
         pause = min(_LONGEST, max(_TICK, _SHARE * (now - self._began)))
         if now - self._at < pause - _TICK / 2 and self._said is not None:
@@ -67,7 +67,7 @@ class ServerReporter:
         parts = status["parts"]
         counts = {each: sum(part[each] for part in parts.values()) for each in _COUNTED}
         elapsed = max(now - self._at, 1e-9)
-        # Counts of closed parts start again, so no rate is below 0.
+        # Counts of closed parts start again, and rates must not be negative.
         fields = {
             f"{each}_per_second": round(max(0, counts[each] - self._counts[each]) / elapsed, 3)
             for each in _COUNTED

@@ -18,23 +18,24 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-#: Seconds over which rates are taken at least, and steps of each replica.
+#: Least time of a rate in seconds, and least number of steps of each replica.
 SPAN, STEPS = 2.0, 4
-#: Share of the others' rate below which a replica is slow, and above which it no longer is.
+#: A replica with a smaller share of the others' rate is slow; above the second one it has
+#: recovered.
 SLOW, CAUGHT_UP = 0.5, 0.67
-#: Seconds that the others stand waiting before it counts.
+#: Seconds for which the others must wait.
 GRACE_SECONDS = 2.0
 _KEPT = 128  # moments
 
 
 @dataclass(frozen=True)
 class Moment:
-    """Progress of a replica."""
+    """The progress of a replica at a time."""
 
-    rows: int  # since the start
+    rows: int  # rows since the start
     steps: int
-    busy: float  # seconds since the start, but for waiting
-    arrived: int  # the last barrier that it has come to; of no meaning in modes without waits
+    busy: float  # seconds since the start without waiting
+    arrived: int  # the last barrier that it has reached; unused in modes without waiting
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Verdict:
 
     rank: int
     slow: bool
-    ratio: float | None  # its rate over the median of the others'; None where it has none
+    ratio: float | None  # its rate over the median of the others'; None without a rate
     why: str
 
 
@@ -68,11 +69,12 @@ class Stragglers:
     def __init__(self, *, together: bool) -> None:
         self._together = together
         self._past: deque[tuple[float, tuple[Moment, ...]]] = deque(maxlen=_KEPT)
-        self._behind: tuple[int, float] | None = None  # who is waited for alone, and since when
+        # The only replica that is waited for, and since when.
+        self._behind: tuple[int, float] | None = None
         self._slow: set[int] = set()
 
     def look(self, now: float, moments: Sequence[Moment]) -> list[Verdict]:
-        """Take in how far all replicas are, in rank order; what has changed."""
+        """Add the progress of all replicas, in rank order; return changes."""
         present = tuple(moments)
         ratios = self._ratios(now, present)
         silent = self._silent(now, present) if self._together else None
@@ -94,7 +96,7 @@ class Stragglers:
         return verdicts
 
     def _ratios(self, now: float, present: tuple[Moment, ...]) -> dict[int, float]:
-        """Rates over the median of the others', of the shortest time that is long enough."""
+        """Return rates over the median of the others', over the shortest sufficient time."""
         for then, past in reversed(self._past):
             pairs = list(zip(past, present, strict=True))
             if now - then >= SPAN and all(b.steps - a.steps >= STEPS for a, b in pairs):
@@ -109,7 +111,7 @@ class Stragglers:
         }
 
     def _silent(self, now: float, present: tuple[Moment, ...]) -> tuple[int, float] | None:
-        """The only rank that all others have been waiting for too long, and for how long."""
+        """Return the only rank for which all others have waited too long, and the time."""
         fewest = min(moment.arrived for moment in present)
         last = [rank for rank, moment in enumerate(present) if moment.arrived == fewest]
         if len(last) != 1 or len(present) == 1:
@@ -126,7 +128,7 @@ class Stragglers:
 
 
 def medians_of_others(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """For each value, the median of all others; 0 without others.
+    """Return for each value the median of all others; 0 without others.
 
     Examples
     --------

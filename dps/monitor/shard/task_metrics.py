@@ -1,4 +1,4 @@
-"""A replica's time by phase, in the fine performance metrics of its Dask task."""
+"""A replica's time by phase in the fine performance metrics of its Dask task."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dps.monitor.shard.counters import seconds
 
 @contextmanager
 def metered() -> Iterator[Callable[[Activity], None]]:
-    """Give a function to be called with a replica's account; it is read when the body ends."""
+    """Yield a function that takes a replica's account, which is read when the body ends."""
     accounts: list[Activity] = []
     try:
         yield accounts.append

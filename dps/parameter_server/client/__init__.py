@@ -1,1 +1,1 @@
-"""Ways for a client to reach the shards of a server."""
+"""A client's access to the shards of a server."""

@@ -1,16 +1,16 @@
-"""A caller's way to one shard of named tensors in another process: mapped memory, a wire.
+"""A caller's access to one shard of named tensors in another process.
 
-Where the shard's memory can be mapped, it is read there. All else goes over wires, of which a
-process has as many as it has requests under way; a wire is a connection of Dask's that has been
-taken over, or Actor calls where there is none to be had.
+If the shard's memory can be mapped, reads go there. Everything else uses wires; a process has as
+many as it has pending requests. A wire is a connection of Dask that has been taken over, or Actor
+calls if there is none.
 
-Where a shard is gone that has a mirror, the first who notices has that lead, and all go on there:
-what had not been answered is asked again, and done once. A shard is gone when the scheduler has its
-Actor no longer; until it knows, callers wait. A shard that the scheduler has given up, and that is
-alive nonetheless, answers no write any more: its mirror refuses what it passes on.
+If a mirrored shard is lost, the first caller that notices promotes the mirror, and all continue
+there: unanswered requests are repeated, and done once. A shard is lost once the scheduler no longer
+has its Actor; until the scheduler knows, callers wait. A shard that the scheduler has given up
+although it lives answers no more writes, because its mirror refuses what it forwards.
 
-All handles of a process share one way to a shard, which ends with the last of them. A worker, whose
-tasks come with a handle each, keeps it for some seconds more.
+All handles in a process share one access per shard, which ends with the last handle. A worker,
+where each task brings a handle, keeps it for some seconds longer.
 """
 
 from __future__ import annotations
@@ -43,37 +43,37 @@ from dps.server.memory.host import host_id
 from dps.transport.remote import Remote
 from dps.transport.wires import ShardProbe, called, connected
 
-#: Seconds for which a file is believed to have an owner.
+#: Seconds for which a file is assumed to have an owner after a check.
 _BELIEVED = 0.1
-#: Seconds that connecting, or an answer that nothing is waited for, may take.
+#: Seconds in which a connection, or an answer that waits for nothing, must come.
 _CONNECTING = 5.0
-#: Seconds for which wires are Actor calls after a connection could not be made.
+#: Seconds for which Actor calls replace connections after one has failed.
 _CALLED = 60.0
-#: Seconds for which a worker keeps a way that no handle has any more.
+#: Seconds for which a worker keeps an access without handles.
 _KEPT = 5.0
-#: Seconds between looks at what has become of a shard.
+#: Seconds between checks of a shard's state.
 _ASKED = 0.05
-#: The fate of a shard that the scheduler has lost.
+#: The state of a shard that the scheduler has lost.
 _DIED = "its worker has died"
 _CLOSED = "the server has been closed, or its maker has gone"
 
 
 class PendingResult:
-    """A request on a wire.
+    """A pending request on a wire.
 
-    A write whose connection ends before the answer, at a shard that lives, raises
-    `UnknownOutcomeError`: it may have been done. Where the request has not been sent whole, or the
-    shard has refused it, nothing has been done.
+    If the connection of a write ends before the answer, and the shard lives, the result raises
+    `UnknownOutcomeError`: the write may have been done. If the request was not sent completely, or
+    the shard has refused it, nothing was done.
     """
 
     def __init__(self, access: RemoteAccess, *request: Any) -> None:
         self._access, self._request = access, request
-        self._asked = False  # whether it was sent whole, and its end is not known
+        self._asked = False  # whether it was sent completely, with an unknown outcome
         self._caller, self._remote = access.take()
         self._ask(again=False)
 
     def again(self) -> None:
-        """Ask once more, after an `UnknownOutcomeError`."""
+        """Send the request again, after an `UnknownOutcomeError`."""
         try:
             self._caller, self._remote = self._access.take(self._caller)
             self._ask(again=True)
@@ -90,7 +90,7 @@ class PendingResult:
             raise
 
     def _move(self, error: DPSError) -> None:
-        """Ask the mirror, where the shard is gone."""
+        """Send the request to the mirror if the shard is lost."""
         self._access.give_back(self._caller, self._remote)
         try:
             self._access.move(error, self._remote)
@@ -100,7 +100,7 @@ class PendingResult:
         self._ask(again=True)
 
     def _unless_known(self, error: ServerLostError) -> ServerLostError:
-        """The error of a shard that cannot be asked; another one where a write may be done."""
+        """Return the error of a shard that cannot be asked; another one if a write may be done."""
         if not self._asked or self._request[0] == Op.READ or self._access.has_died():
             return error
         return UnknownOutcomeError(error.message, worker=error.worker)
@@ -132,7 +132,7 @@ class RemoteAccess:
     """A shard on an Actor in another process.
 
     timeout: seconds without an answer that count as a loss.
-    moves: whether to go on with a mirror of the shard; not to that itself.
+    moves: whether to continue with a mirror of the shard; False for access to the mirror itself.
     """
 
     def __init__(
@@ -148,11 +148,11 @@ class RemoteAccess:
         self._remote, self._timeout, self._moves = remote, timeout, moves
         self._mapped = map_parts(spec, shard, card)
         self._seen = 0.0
-        #: Wires, and since when none has used them, the longest first.
+        #: Idle wires with the times of their last use, the oldest first.
         self._idle: list[tuple[Caller, float]] = []
         self._lock, self._moving = threading.Lock(), threading.Lock()
-        self._calls_until = 0.0  # by the monotonic clock, after a connection could not be made
-        self._looping: threading.Thread | None = None  # that of the event loop
+        self._calls_until = 0.0  # monotonic time until which Actor calls replace connections
+        self._looping: threading.Thread | None = None  # the thread of the event loop
         self._leave = weakref.finalize(self, _leave, self._idle)
         self.used = 0.0
 
@@ -179,7 +179,7 @@ class RemoteAccess:
         held, store = mapped[part]
         now = time.monotonic()
         if now - self._seen > _BELIEVED and store.file is not None:
-            if store.file.owner_is_gone():  # its worker has died, or it has been closed
+            if store.file.owner_is_gone():  # its worker has died, or the shard was closed
                 self.move(self._lost("its worker has died"), remote)
                 return self.peek(part, start, keys, out)
             self._seen = now
@@ -191,7 +191,7 @@ class RemoteAccess:
         return PendingResult(self, *request)
 
     def call(self, method: str, *args: Any) -> Any:
-        """Call it, see `TensorShardState.call`; what changes anything is not called again."""
+        """Call a method, see `TensorShardState.call`; calls that change state are not repeated."""
         message = bytes(pickle.dumps((method, args)))
         while True:
             caller, remote = self.take()
@@ -218,11 +218,11 @@ class RemoteAccess:
                 self.give_back(caller, remote)
 
     def caller(self) -> Caller:
-        """A wire of its own."""
+        """Return a wire for one user."""
         return self._connect()
 
     def move(self, error: DPSError, remote: Remote) -> None:
-        """Go on with the mirror where this shard is gone, else raise the error."""
+        """Continue with the mirror if this shard is lost, else raise the error."""
         with self._moving:
             if self._remote is not remote:  # another thread was faster
                 return
@@ -230,7 +230,7 @@ class RemoteAccess:
             found = mirrors_of(*known) if self._moves and self.is_gone() else []
             if not found:
                 raise error
-            for mirror in found:  # that of before, or the one that leads already
+            for mirror in found:  # the earlier one, or the one that leads already
                 try:
                     card = mirror.call("promote", timeout=self._timeout)
                 except ServerLostError as failed:
@@ -245,28 +245,28 @@ class RemoteAccess:
             raise self.lost("its worker has died while a mirror was being made")
 
     def is_gone(self) -> bool:
-        """True if the shard has died, or has been given back by the cluster."""
+        """True if the shard has died or Dask has released it."""
         return self._fate()[1]
 
     def has_died(self) -> bool:
-        """True if the shard is known to be gone."""
+        """True if the shard is known to be lost."""
         try:
             return self.is_gone()
         except DPSError:
             return False
 
     def closed(self) -> ServerLostError:
-        """The error of a shard that has stopped answering."""
+        """Return the error of a shard that has stopped answering."""
         return ServerLostError(f"{self._spec} has been closed", worker=self._remote.address)
 
     def lost(self, what: str) -> ServerLostError:
-        """The error of a shard that cannot be reached, which says what it holds."""
+        """Return the error of a shard that cannot be reached, with its tensors."""
         if not self._moves:
             return ServerLostError(f"a mirror: {what}", worker=self._remote.address)
         return self._spec.lost(self._shard, what, self._remote.address)
 
     def _lost(self, what: str) -> DPSError:
-        """The same of a wire that has ended: the shard's worker knows whether it is there."""
+        """Return the error for a wire that has ended; the shard's worker knows whether it lives."""
         if threading.current_thread() is self._looping:
             return self.lost(what)
         try:
@@ -278,9 +278,9 @@ class RemoteAccess:
         return await self._remote.node.scheduler.who_has(keys=[self._remote.key])
 
     def _fate(self) -> tuple[str | None, bool]:
-        """The fate of the shard, if any, and whether the scheduler has lost it.
+        """Return why the shard is lost, if it is, and whether the scheduler has lost it.
 
-        A worker that does not answer has died, which the scheduler has not heard yet, or is busy.
+        A worker that does not answer is busy, or has died without the scheduler's knowledge.
         """
         remote, probe = self._remote, None
         ending = time.monotonic() + min(self._timeout, _CONNECTING)
@@ -295,7 +295,7 @@ class RemoteAccess:
                 if time.monotonic() > ending:
                     return "its worker does not answer", False
             except ServerLostError as error:
-                if "released" in error.message:  # meanwhile
+                if "released" in error.message:  # released meanwhile
                     return _CLOSED, True
                 if time.monotonic() > ending:
                     return error.message, False
@@ -303,7 +303,7 @@ class RemoteAccess:
                 time.sleep(_ASKED)
 
     def take(self, before: Caller | None = None) -> tuple[Caller, Remote]:
-        """A wire, and whose it is; by which another one's last request is to be asked `again`."""
+        """Return a wire and its Actor; with `before`, repeat the last request of that wire."""
         while True:
             with self._lock:
                 remote = self._remote
@@ -315,7 +315,7 @@ class RemoteAccess:
                 self.move(self._explained(error), remote)
 
     def _explained(self, error: ServerLostError) -> DPSError:
-        """The error of a connection that could not be made, with what has become of the shard."""
+        """Return the error of a failed connection, with the state of the shard."""
         try:
             fate, _ = self._fate()
         except DPSError:
@@ -323,13 +323,13 @@ class RemoteAccess:
         return error if fate is None else self.lost(fate)
 
     def give_back(self, caller: Caller, remote: Remote) -> None:
-        """Keep a wire for the next request, unless it is of no more use."""
+        """Keep a wire for the next request, unless it is broken."""
         now, ended = time.monotonic(), [caller]
         with self._lock:
             if not caller.broken and self._leave.alive and remote is self._remote:
                 self._idle.append((caller, now))
                 ended = [old for old, since in self._idle if now - since > _KEPT]
-                del self._idle[: len(ended)]  # the last to come is the first to go
+                del self._idle[: len(ended)]  # the last wire in is the first out
         for each in ended:
             each.close()
 
@@ -343,7 +343,7 @@ class RemoteAccess:
         self._check()
         patience = ShardProbe(self._remote, self._timeout, None)
 
-        # A wire's callback must not keep this object alive after its callers have dropped it.
+        # A wire's callbacks must not keep this object alive after its callers have dropped it.
         known = weakref.WeakMethod(self.lost), weakref.WeakMethod(self._lost)
 
         def look() -> None:
@@ -368,18 +368,18 @@ class RemoteAccess:
             )
             wire = remote.submit(opening).result(self._timeout)
         if wire is None:
-            self._check()  # which may have died as it was connected to
+            self._check()  # the shard may have died during the connection
             self._calls_until = time.monotonic() + _CALLED
             name = f"{name} {uuid.uuid4().hex[:8]}"
             wire = called(remote, name, look, lost, self._timeout, self._check)
         return Caller(wire, before)
 
     async def _opened(self, opening: Coroutine[Any, Any, Wire | None]) -> Wire | None:
-        """A connection; None where there is none to be had from here."""
+        """Return a connection, or None if none can be made from here."""
         self._looping = threading.current_thread()
         try:
             return await opening
-        except (OSError, ValueError):  # a client need not have a way to workers
+        except (OSError, ValueError):  # a client may be unable to reach workers
             return None
 
 
@@ -389,20 +389,20 @@ def _leave(idle: list[tuple[Caller, float]]) -> None:
 
 
 def shard_key(server: str, shard: int) -> str:
-    """The key of a shard, as it is first made."""
+    """Return the key of a shard's first Actor."""
     return f"dps-server-{server}-{shard}"
 
 
 def mirror_key(server: str, *numbers: int) -> str:
-    """Return the key of a mirror, from its shard and a number from 1; its dataset has it, too."""
+    """Return the key of a mirror, from its shard and a number from 1, and of its dataset."""
     return "-".join(["dps-mirror", server, *map(str, numbers)])
 
 
 def mirrors_of(server: str, shard: int, remote: Remote, timeout: float) -> list[Remote]:
-    """The mirrors of a shard that the scheduler has, in the order in which they were made.
+    """Return the mirrors of a shard that the scheduler has, oldest first.
 
-    One of them is the shard itself where it has taken over. Without that which is given, by which
-    the scheduler is asked.
+    A mirror that has taken over is the shard itself. The given Actor, through which the scheduler
+    is asked, is left out.
     """
     node, begin = remote.node, f"{mirror_key(server, shard)}-"
 
@@ -421,13 +421,13 @@ def mirrors_of(server: str, shard: int, remote: Remote, timeout: float) -> list[
 
 
 def _name() -> str:
-    """Name of this process, for the list of callers."""
+    """Return the name of this process for the list of callers."""
     return f"{os.uname().nodename}:{os.getpid()}"
 
 
-#: The ways of this process: by server, how many tensors it had, shard, and client or worker.
+#: Accesses of this process by server, its number of tensors, shard, and client or worker.
 _ways: weakref.WeakValueDictionary[tuple[Any, ...], RemoteAccess] = weakref.WeakValueDictionary()
-#: Those that tasks of workers have used lately.
+#: Accesses that tasks of workers have used recently.
 _kept: set[RemoteAccess] = set()
 _lock = threading.Lock()
 
@@ -435,7 +435,7 @@ _lock = threading.Lock()
 def access_to(
     spec: ServerSpec, shard: int, card: TensorShardCard, remote: Remote, timeout: float
 ) -> TensorShardState | RemoteAccess:
-    """The way to a shard, found out by trying."""
+    """Return the access to a shard, found by trying."""
     holding = find_shard_state(card)
     if holding is not None and card.host == host_id():
         return holding
@@ -454,7 +454,7 @@ def access_to(
 
 
 def _let_go(access: RemoteAccess, loop: Any) -> None:
-    """Keep a way no longer, unless it has been used lately."""
+    """Drop an access, unless it has been used recently."""
     with _lock:
         left = access.used + _KEPT - time.monotonic()
         if left <= 0:

@@ -1,8 +1,8 @@
-"""Servers of named tensors on a Dask cluster: made, found by name, given back.
+"""Servers of named tensors on a Dask cluster: created, found by name, and closed.
 
-An Actor holds each shard. Dask gives it back when no client holds its Future any more: the client
-that made it does, until its server is closed; a published dataset holds the Futures of a named
-server too, which the scheduler holds until the server is closed, whichever client made it.
+An Actor holds each shard. Dask releases it when no client holds its Future. The client that created
+a server holds its Futures until the server is closed. For a named server a published dataset also
+holds them, so the scheduler keeps it until any client closes it.
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ from dps.transport.remote import Remote
 
 #: Prefix of the names of published datasets.
 _PREFIX = "dps-server-"
-#: Seconds that the scheduler may take to answer.
+#: Seconds in which the scheduler must answer.
 _ASK_SECONDS = 30.0
-#: Before 2026.6 two datasets that are fetched at once leave Dask's option `scheduler` changed.
+#: Before 2026.6 two concurrent requests for datasets leave Dask's option `scheduler` changed.
 _OLD = tuple(map(int, distributed.__version__.split(".")[:2])) < (2026, 6)
 _fetching = threading.Lock() if _OLD else contextlib.nullcontext()
 
 
 class _Published:
-    """A card as a dataset, in which Dask finds Futures to hold; a client that asks gets the card.
+    """A card as a dataset whose Futures Dask holds; a client that asks gets the card.
 
-    Before 2026.6 Dask loses Futures that a client gets with a dataset.
+    Before 2026.6 Dask loses Futures in a dataset that a client gets.
     """
 
     def __init__(self, card: ServerCard, futures: Sequence[Future]) -> None:
@@ -77,11 +77,11 @@ class _Published:
 
 @dataclass(frozen=True)
 class ServerCard:
-    """A server on a cluster, with all that a client needs to connect; it travels."""
+    """A server on a cluster: all that a client needs to connect. It can be pickled."""
 
     spec: ServerSpec
     remotes: tuple[Remote, ...]
-    cards: tuple[TensorShardCard, ...]  # one a shard, as are the remotes
+    cards: tuple[TensorShardCard, ...]  # one per shard, as are the remotes
     timeout: float
 
 
@@ -93,14 +93,14 @@ def choose_workers(
     mirror: bool | str,
     timeout: float,
 ) -> list[tuple[str, ...]]:
-    """Choose the worker of each shard, and of its mirror if it has one.
+    """Choose the worker of each shard, and of its mirror if there are mirrors.
 
-    There are `n_shards`, on all hosts in turn or on the workers given; None: as many as exchange
-    `nbytes` between all hosts the fastest (0: not known yet, one a host), or one a worker given. A
-    mirror is on the next host; or on another worker, where there is one host and it is asked for.
-    Workers may be given by Dask's resources that they have to have.
+    `n_shards` shards go to all hosts in turn, or to the given workers. None stands for the fastest
+    number for `nbytes` (0: one per host), or for one per given worker. A mirror is on the next
+    host; with one host, on another worker if mirrors are required. Workers may be given by Dask's
+    resources.
 
-    Raises ValueError: one of them is not there, or a mirror is asked for and there is one worker.
+    Raises ValueError: a worker is missing, or mirrors are required and there is one worker.
     """
     check_client(client)
     alive = living(client, timeout) or first_workers(client, "server", timeout)
@@ -138,7 +138,7 @@ def choose_workers(
 
 
 def _by_host(client: Client, workers: Sequence[str], timeout: float) -> list[list[str]]:
-    """Workers that share memory, together."""
+    """Group the workers that share memory."""
     hosts: dict[str, list[str]] = {}
     for worker, host in zip(workers, shared_memory(client, workers, timeout), strict=True):
         hosts.setdefault(host, []).append(worker)
@@ -146,7 +146,7 @@ def _by_host(client: Client, workers: Sequence[str], timeout: float) -> list[lis
 
 
 def _with_mirror(worker: str, number: int, hosts: Sequence[Sequence[str]]) -> tuple[str, str]:
-    """A shard's worker, and one for its mirror."""
+    """Return a shard's worker, and one for its mirror."""
     home = next(at for at, host in enumerate(hosts) if worker in host)
     others = [each for each in hosts[(home + 1) % len(hosts)] if each != worker]
     if not others:
@@ -161,9 +161,9 @@ def start(
     given: bool,
     timeout: float,
 ) -> ServerShards:
-    """Make the shards, and their mirrors; later mirrors are on these workers if they were given.
+    """Create the shards and their mirrors; later mirrors use these workers if the user gave them.
 
-    Raises WorkerLostError: a worker died meanwhile.
+    Raises WorkerLostError: a worker has died meanwhile.
     """
     involved = {worker for places in workers for worker in places}
     check_versions(client, involved, timeout)
@@ -217,16 +217,16 @@ def _another(
     worker: Worker,
     use: Callable[[Remote], None],
 ) -> bool:
-    """Make a mirror of a shard on another worker; False if there is no other worker.
+    """Create a mirror of a shard on another worker; False if there is no other worker.
 
-    The scheduler holds it as a dataset until the server is closed: the client that made it may be
-    gone. `use` has the shard pass on to it what is written, or raises.
+    The scheduler holds it as a dataset until the server is closed, since the client that created
+    the server may have left. `use` makes the shard forward writes to it, or raises.
     """
     timeout, key = spec.timeout, mirror_key(spec.id, shard, number)
     asking = asyncio.run_coroutine_threadsafe(worker.scheduler.ncores(), worker.loop.asyncio_loop)
     others = set(asking.result(timeout)) - {worker.address}
     if not (others if among is None else others & among):
-        return False  # asked every few seconds: a client would cost more
+        return False  # it is called every few seconds, and a client would cost more
     with Client(
         worker.scheduler.address, security=worker.security, set_as_default=False, name="dps-mirror"
     ) as client:
@@ -237,7 +237,7 @@ def _another(
             return False
         here, *hosts = shared_memory(client, [worker.address, *there], timeout)
         far = [each for each, host in zip(there, hosts, strict=True) if host != here] or there
-        chosen = far[(shard + number) % len(far)]  # another one each time that it is tried
+        chosen = far[(shard + number) % len(far)]  # another worker at each attempt
         make = partial(_another, watched, among)
         future = client.submit(
             sealed(partial(TensorShard, spec, shard, number, make, watched)), actor=True,
@@ -259,12 +259,12 @@ def _another(
 
 
 def task_client() -> Client:
-    """The client of the worker whose task this is."""
+    """Return the client of the worker that runs this task."""
     return get_client()
 
 
 def names(client: Client) -> list[str]:
-    """The names of all servers of a cluster."""
+    """Return the names of all servers of a cluster."""
     with reaching(client):
         found = client.list_datasets(callback_timeout=_ASK_SECONDS)
     return sorted(
@@ -275,10 +275,10 @@ def names(client: Client) -> list[str]:
 
 
 def find(client: Client, name: str) -> ServerShards:
-    """A server by its name.
+    """Return the server with a name.
 
     Raises LookupError: there is none of that name.
-    Raises ClusterError: the scheduler is gone.
+    Raises ClusterError: the scheduler is lost.
     """
     cards = _cards(client, name)
     if not cards:
@@ -292,9 +292,9 @@ def find(client: Client, name: str) -> ServerShards:
 
 
 class ServerShards:
-    """The shards of a server on Actors of a cluster, which the Futures hold.
+    """The shards of a server on Actors of a cluster, held by Futures.
 
-    Without a client it finds one where it is first asked.
+    Without a client it finds one when it is first used.
     """
 
     def __init__(
@@ -313,9 +313,9 @@ class ServerShards:
 
     @property
     def _card(self) -> ServerCard:
-        """The server, as it can be asked from here.
+        """The server's card with a client.
 
-        The scheduler unpickles what is on its way to tasks, and asks nothing.
+        The scheduler, which unpickles arguments of tasks, never gets here.
         """
         if not self._known:
             client = None if inside_task() else active_client()
@@ -324,12 +324,12 @@ class ServerShards:
         return self._given
 
     def connect(self, shard: int) -> TensorShardState | RemoteAccess:
-        """The way to a shard."""
+        """Return the access to a shard."""
         card = self._card
         return access_to(card.spec, shard, card.cards[shard], card.remotes[shard], card.timeout)
 
     def status(self) -> list[dict[str, Any]]:
-        """Counts and callers of each shard; for a lost one, why.
+        """Return counts and callers of each shard; for a lost one the reason.
 
         Raises ServerLostError: all shards are lost.
         """
@@ -349,13 +349,13 @@ class ServerShards:
         return found
 
     def extend(self, spec: ServerSpec) -> None:
-        """Have all shards hold the tensors of `spec`, or those that another client has made first.
+        """Make all shards hold the tensors of `spec`, or those that another client created first.
 
-        The first shard decides who was first. To ask with what is known brings what is there, of
-        the shards that are not lost.
+        The first shard decides which client was first. A call with the known tensors returns those
+        that there are, from all shards that live.
 
-        Raises ServerLostError: a shard is lost, and there are to be others; or all are, or the
-        server has been closed.
+        Raises ServerLostError: a shard is lost, and there are to be more tensors; or all shards are
+            lost, or the server has been closed.
         """
         card = self._card
         asks = spec.tensors == card.spec.tensors
@@ -377,12 +377,12 @@ class ServerShards:
                 if found.tensors == card.spec.tensors:
                     return
             cards[shard] = access.call("card")
-            if isinstance(access, RemoteAccess):  # a mirror leads, perhaps
+            if isinstance(access, RemoteAccess):  # a mirror may lead
                 remotes[shard] = access.remote
         self._given = replace(card, spec=found, cards=tuple(cards), remotes=tuple(remotes))
 
     def publish(self) -> None:
-        """Have the scheduler hold it by its name, until it is closed.
+        """Make the scheduler hold the server by its name until it is closed.
 
         Raises ValueError: there is one of that name.
         """
@@ -390,7 +390,7 @@ class ServerShards:
         assert client is not None
         held = _Published(self._card, self._futures)
         taken = f"there is a server with name={name!r}: connect to it, or close it"
-        if name in names(client):  # Dask would have a traceback in its log
+        if name in names(client):  # else Dask would log a traceback
             raise ValueError(taken)
         try:
             with reaching(client):
@@ -401,9 +401,9 @@ class ServerShards:
             raise ValueError(taken) from error
 
     def abandon(self) -> None:
-        """End the shards, also where one is lost.
+        """End the shards, even if one is lost.
 
-        Raises ClusterError: the scheduler is gone.
+        Raises ClusterError: the scheduler is lost.
         """
         card = self._card
         known = [(card.spec.id, shard, remote) for shard, remote in enumerate(card.remotes)]
@@ -412,7 +412,7 @@ class ServerShards:
             mirrors = [each for one in known for each in mirrors_of(*one, card.timeout)]
             for remote in (*card.remotes, *mirrors):
                 if remote.address in alive:
-                    with contextlib.suppress(ServerLostError):  # it has gone
+                    with contextlib.suppress(ServerLostError):  # it is lost
                         remote.call("close", timeout=card.timeout)
             self._remove_files(alive)
         finally:
@@ -420,24 +420,24 @@ class ServerShards:
                 future.release()
 
     def _remove_files(self, alive: Mapping[str, int]) -> None:
-        """Give back what shards have left that died, on each host."""
+        """Remove files of dead shards on each host."""
         remove_files_of(self.spec.id)
         if (client := self._client) is not None and alive:
-            with contextlib.suppress(OSError):  # a worker that is frozen, or gone meanwhile
+            with contextlib.suppress(OSError):  # a frozen or lost worker
                 client.sync(
                     client._run, remove_files_of, self.spec.id, on_error="ignore",
                     callback_timeout=grace(),
                 )  # fmt: skip
 
     def close(self) -> None:
-        """End the shards, and have the scheduler hold the name no longer."""
+        """End the shards, and make the scheduler drop the name."""
         self.abandon()
         if self.spec.name is None:
             return
         client = self._client or task_client()
         with reaching(client):
             for name in client.list_datasets(callback_timeout=_ASK_SECONDS):
-                # No shard is left that would publish another one.
+                # No shard is left that could publish another one.
                 if isinstance(name, str) and name.startswith(f"{mirror_key(self.spec.id)}-"):
                     client.unpublish_dataset(name, callback_timeout=_ASK_SECONDS)
         if self.spec.id in (card.spec.id for card in _cards(client, self.spec.name)):
@@ -448,7 +448,7 @@ class ServerShards:
 
 
 def _through(card: ServerCard, client: Client | None) -> ServerCard:
-    """The same, to be asked through a client; without one by the worker whose task this is."""
+    """Return a card that uses a client, or the worker that runs this task."""
     node = client or _worker()
     remotes = tuple(Remote(remote.address, remote.key, node) for remote in card.remotes)
     return replace(card, remotes=remotes)
@@ -457,7 +457,7 @@ def _through(card: ServerCard, client: Client | None) -> ServerCard:
 def _worker() -> Worker:
     """Return the worker that runs this task, also in a thread that the task started.
 
-    Raises ValueError: there is none, or they belong to several clusters.
+    Raises ValueError: there is none, or several clusters have one here.
     """
     try:
         return get_worker()
@@ -469,7 +469,7 @@ def _worker() -> Worker:
 
 
 def _alive(card: ServerCard) -> dict[str, int]:
-    """The workers that the scheduler has now."""
+    """Return the workers that the scheduler has now."""
     remote = card.remotes[0]
 
     async def workers() -> Any:
@@ -483,13 +483,13 @@ def _alive(card: ServerCard) -> dict[str, int]:
 
 
 def _cards(client: Client, name: str | None) -> list[ServerCard]:
-    """Cards of the server with a name: one, or none."""
+    """Return the cards of the server with a name: one or none."""
     try:
         with reaching(client), _fetching:
             found = client.get_dataset(f"{_PREFIX}{name}", callback_timeout=_ASK_SECONDS)
     except KeyError:
         return []
-    # Within one process nothing is pickled. And any client may publish a dataset of such a name.
+    # Within one process nothing is pickled; and any client may publish a dataset of that name.
     card = found.card if isinstance(found, _Published) else found
     if not isinstance(card, bytes):
         return []

@@ -1,4 +1,4 @@
-"""The result of a call that does not wait."""
+"""The pending result of a call that does not wait."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 
 class Handle:
-    """The result of a call with ``wait=False``, to come; in a coroutine it is awaited.
+    """The pending result of a call with ``wait=False``; in a coroutine it can be awaited.
 
-    Calls of one server object that do not wait are done one after another, in order.
+    Calls of one server object that do not wait run one after another, in order.
     """
 
     def __init__(self, future: concurrent.futures.Future[Any]) -> None:
@@ -19,7 +19,7 @@ class Handle:
 
     @property
     def done(self) -> bool:
-        """True if it has ended, well or not."""
+        """True if the call has ended, with a result or an error."""
         return self._future.done()
 
     def wait(self, timeout: float | None = None) -> Any:

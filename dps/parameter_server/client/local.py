@@ -1,6 +1,6 @@
-"""Places for the shards of a server: this process, or Actors of a Dask cluster.
+"""Where the shards of a server are: in this process, or on Actors of a Dask cluster.
 
-One object a place, with the same methods; its caller does not see which it is.
+Both have the same methods, so callers need not know.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from dps.errors import ClusterError
 from dps.parameter_server.shard.layout import ServerSpec
 from dps.parameter_server.shard.state import TensorShardState
 
-#: The name of this process where a worker is named.
+#: The name of this process in place of a worker's.
 HERE = "this process"
-#: Seconds within which a scheduler answers that is there.
+#: Seconds in which a scheduler must answer.
 _ANSWER_SECONDS = 10.0
 
 
 class _Here:
-    """Shards in this process."""
+    """The shards of a server in this process."""
 
     def __init__(self, spec: ServerSpec) -> None:
         self.spec = spec
@@ -74,7 +74,7 @@ _named: dict[str, _Here] = {}
 
 
 def client_for(given: Any) -> Any:
-    """A given client, or the active one, or None.
+    """Return the given or the active client, or None.
 
     Raises ClusterError: this is its event loop.
     """
@@ -89,9 +89,9 @@ def client_for(given: Any) -> Any:
 
 @contextmanager
 def connection(given: object, in_task: bool = True) -> Iterator[Any]:
-    """Yield the client that makes or finds servers; in a task, the client of its worker.
+    """Yield the client that creates or finds servers; in a task, the client of its worker.
 
-    One that is made, for a cluster or the address of a scheduler, is closed behind it.
+    A client that is connected to a given cluster or address is closed afterwards.
     """
     with opened_client(given, _ANSWER_SECONDS) as client:
         client = client_for(client)
@@ -112,7 +112,7 @@ def shards_for(
     mirror: bool | Auto,
     timeout: float,
 ) -> list[tuple[str, ...]]:
-    """Choose the worker of each shard of `nbytes` in all, and of its mirror."""
+    """Choose the worker of each shard, for `nbytes` in all, and of its mirror."""
     if client is None:
         if mirror is True:
             raise ClusterError("mirror=True needs a client: without one a server is in one process")
@@ -127,7 +127,7 @@ def shards_for(
 def make(
     client: Any, spec: ServerSpec, workers: Sequence[tuple[str, ...]], given: bool, timeout: float
 ) -> Place:
-    """Make the shards; later mirrors are on these workers if they were `given`."""
+    """Create the shards; later mirrors use these workers if they were `given`."""
     if client is None:
         return _Here(spec)
     from dps.parameter_server.client import dask as servers
@@ -136,7 +136,7 @@ def make(
 
 
 def find(client: Any, name: str) -> Place:
-    """A server by its name.
+    """Return the server with a name.
 
     Raises LookupError: there is none of that name.
     """
@@ -154,7 +154,7 @@ def find(client: Any, name: str) -> Place:
 
 
 def names(client: Any) -> list[str]:
-    """The names of all servers there are."""
+    """Return the names of all servers."""
     if client is None:
         return sorted(_named)
     from dps.parameter_server.client import dask as servers

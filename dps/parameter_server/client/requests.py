@@ -1,4 +1,4 @@
-"""Requests to a server's tensors: which part has which rows, and what went wrong, in words."""
+"""Requests to a server's tensors: which part holds which rows, and what errors say."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     Way = TensorShardState | RemoteAccess
     Answer = ImmediateResult | PendingResult
 
-#: Attempts to read a tensor whose copies are lost, beside one for each lost shard.
+#: Attempts to read a tensor whose copies are lost, besides one for each lost shard.
 _ATTEMPTS = 5
 
 
@@ -43,17 +43,17 @@ class _Asked:
 
     piece: Piece
     again: NDArray[np.int64] | None  # the place of each key among those that are asked
-    into: NDArray[np.floating] | None  # the elements that are read
-    request: Any = None  # of a write: its operation, keys, values and rows
+    into: NDArray[np.floating] | None  # where the elements that are read go
+    request: Any = None  # for a write: its operation, keys, values and rows
     sent: Answer | None = None
     error: Exception | None = None
 
 
 class Requests:
-    """Requests of one object to a server.
+    """The requests of one handle to a server.
 
-    accesses: the ways to shards that have been asked.
-    closed: whether this object has closed the server.
+    accesses: to the shards that have been used.
+    closed: whether this handle has closed the server.
     """
 
     def __init__(self, place: Place) -> None:
@@ -64,7 +64,7 @@ class Requests:
         self._know()
 
     def _know(self) -> None:
-        """Take over which tensors the place knows of."""
+        """Take over the tensors that the place knows."""
         self.spec = self.place.spec
         self._numbers = {
             (tensor.name, part): (shard, local)
@@ -74,20 +74,20 @@ class Requests:
         self.tensors = {tensor.name: tensor for tensor in self.spec.tensors}
 
     def extend(self, spec: ServerSpec) -> None:
-        """Have the shards hold further tensors, or hear of those that others have made."""
+        """Make the shards hold further tensors, or learn of those that others have created."""
         if self.closed:
             raise ServerLostError(f"{self.spec} has been closed")
         self.place.extend(spec)
         if self.place.spec.tensors == self.spec.tensors:
             return
-        # Ways that were made before lead to the tensors of then.
+        # Earlier accesses have the tensors of their time.
         self.leave()
         self._know()
 
     def create(self, tensors: tuple[TensorSpec, ...], whole: Mapping[str, PartSnapshot]) -> None:
-        """Have the shards hold further tensors, which begin with the given values; see `creating`.
+        """Make the shards hold further tensors with initial values; see `creating`.
 
-        Raises ValueError: there is one of that name.
+        Raises ValueError: there is a tensor of that name.
         """
         if not tensors:
             return
@@ -119,7 +119,8 @@ class Requests:
                     return
         except BaseException:
             with contextlib.suppress(DPSError):
-                # Once the first shard has committed it, it is whole, and other clients may have it.
+                # Once the first shard has committed it, it is complete, and other clients may have
+                # it.
                 if self.reach(0).call("discard", token):
                     for shard in shards[1:]:
                         self.reach(shard).call("discard", token)
@@ -131,7 +132,7 @@ class Requests:
             self.accesses = {}
 
     def tensor(self, name: str) -> TensorSpec:
-        """The tensor of that name, which another client may have made."""
+        """Return the tensor with a name, which another client may have created."""
         try:
             return self.tensors[name]
         except (KeyError, TypeError):
@@ -145,12 +146,12 @@ class Requests:
         )
 
     def _access(self, tensor: TensorSpec, part: int) -> tuple[Way, int]:
-        """The way to the shard that has a part, and the part's number there."""
+        """Return the access to the shard that has a part, and the part's number there."""
         shard, number = self._numbers[tensor.name, part]
         return self.reach(shard), number
 
     def reach(self, shard: int) -> Way:
-        """The way to a shard."""
+        """Return the access to a shard."""
         access = self.accesses.get(shard)
         if access is None:
             with self._lock:
@@ -162,12 +163,12 @@ class Requests:
         return access
 
     def call(self, tensor: TensorSpec, part: int, method: str, *args: Any) -> Any:
-        """Call a method of the shard's on a part."""
+        """Call a method of a part's shard."""
         access, number = self._access(tensor, part)
         return access.call(method, number, *args)
 
     def status(self) -> list[dict[str, Any]]:
-        """Reports of each shard about the tensors that are known here."""
+        """Return reports of each shard about the known tensors."""
         status = self.place.status()
         if any(name not in self.tensors for shard in status for name in shard["parts"]):
             self.extend(self.spec)
@@ -175,7 +176,7 @@ class Requests:
         return status
 
     def writes(self, tensor: TensorSpec) -> int:
-        """The writes that all parts have had which are there."""
+        """Return the number of writes to all parts that are not lost."""
         found, lost = [], None
         for part in range(len(tensor.parts)):
             try:
@@ -217,7 +218,7 @@ class Requests:
     def write(
         self, op: Op, name: str, values: Any, keys: Any, rows: Any, back: bool
     ) -> NDArray[np.floating] | None:
-        """See `ParameterServer.push`, and others that write."""
+        """See `ParameterServer.push` and the other methods that write."""
         tensor = self.tensor(name)
         chosen = choose(tensor, keys)
         given = values_for(tensor, chosen, values, spread=op != Op.APPLY)
@@ -229,7 +230,7 @@ class Requests:
             self._judge(tensor, None, Ending.BAD_GRADIENT)
         found = np.empty(chosen.shape, given.dtype) if back else None
         pending = []
-        # A write is counted at every part that is there, so that all have had as many.
+        # A write is counted at every part, so that all have the same number.
         for piece in chosen.pieces:
             own, picks, again = given[piece.at], piece.keys, None
             if op == Op.APPLY and picks is not None:
@@ -243,7 +244,7 @@ class Requests:
     def _write(
         self, tensor: TensorSpec, asked: Sequence[_Asked], found: NDArray[np.floating] | None
     ) -> None:
-        """Have written what has not been done; raise the first error once all have answered."""
+        """Do the remaining writes; raise the first error once all shards have answered."""
         for each in asked:
             try:
                 if isinstance(each.error, UnknownOutcomeError) and not isinstance(
@@ -265,7 +266,7 @@ class Requests:
     def _collect(
         self, tensor: TensorSpec, asked: Sequence[_Asked], found: NDArray[np.floating] | None
     ) -> None:
-        """Take all answers, and then raise the first error."""
+        """Collect all answers, then raise the first error."""
         rows = None if found is None else found.reshape(-1, tensor.width)
         for each in asked:
             if each.error is not None or each.sent is None:
@@ -301,7 +302,7 @@ class Requests:
         found: NDArray[np.floating] | None,
         done: bool,
     ) -> UnknownOutcomeError:
-        """The error of a write that has been done in part, or perhaps; it can be repeated."""
+        """Return the error of a write that was done in part, or perhaps; it can be repeated."""
         outcomes = []
         for each in lost:
             perhaps = isinstance(each.error, UnknownOutcomeError)
@@ -358,12 +359,12 @@ class Requests:
     def whole(
         self, rescue: bool
     ) -> tuple[dict[str, PartSnapshot], dict[str, bytes], dict[int, Exception]]:
-        """All tensors, the notes, and which shards are lost and replaced by nothing.
+        """Return all tensors, the notes, and the lost shards that are left out.
 
-        rescue: otherwise a lost shard is an error.
+        rescue: whether lost shards are left out; otherwise they raise.
         """
         self.extend(self.spec)
-        gone: dict[int, Exception] = {}  # by shard
+        gone: dict[int, Exception] = {}  # errors by shard
 
         def give_up(shard: int, error: ServerLostError) -> None:
             if not rescue or self.closed:
@@ -387,12 +388,12 @@ class Requests:
         gone: Mapping[int, Exception],
         give_up: Callable[[int, ServerLostError], None],
     ) -> PartSnapshot:
-        """All of a tensor, without shards that are given up."""
+        """Return a whole tensor, without shards that are left out."""
         failed: set[int] = set()
 
         def call(part: int, method: str, *args: Any) -> Any:
             shard = tensor.parts[part][0]
-            if method == "thaw" and shard in failed:  # which would take another `timeout`
+            if method == "thaw" and shard in failed:  # it would take another `timeout`
                 return None
             try:
                 return self.call(tensor, part, method, *args)
@@ -406,7 +407,7 @@ class Requests:
         for _ in range(attempts):
             try:
                 return gathered(tensor, self.spec.optimizer, gone, call)
-            except CopyLostError as error:  # next without that shard, or from its mirror
+            except CopyLostError as error:  # read again without that shard, or from its mirror
                 lost = error
         raise ServerLostError(
             f"{tensor.name!r} of {self.spec} could not be read in {attempts} attempts"

@@ -1,4 +1,4 @@
-"""The rows of a tensor that a call means, and the parts that have them."""
+"""The rows of a tensor that a call selects, and the parts that hold them."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from dps.parameter_server.shard.layout import TensorSpec
 
 @dataclass(frozen=True)
 class Piece:
-    """The chosen rows that lie in one part."""
+    """The selected rows of one part."""
 
     part: int
-    start: int  # its first element, or -1: by keys
-    n: int  # elements
-    keys: NDArray[np.int64] | None  # (k,) in the part's own numbers
-    at: Any  # which of the rows these are
+    start: int  # first element, or -1 for a selection by keys
+    n: int  # number of elements
+    keys: NDArray[np.int64] | None  # (k,) keys in the part's own numbers
+    at: Any  # positions of these rows in the selection
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """The rows that a call means."""
+    """The rows that a call selects."""
 
     rows: int
-    shape: tuple[int, ...]  # of their values
-    pieces: tuple[Piece, ...]  # one a part, also where it has none of them
+    shape: tuple[int, ...]  # shape of their values
+    pieces: tuple[Piece, ...]  # one per part, which may be empty
 
 
 def choose(tensor: TensorSpec, keys: Any) -> Chosen:
-    """The rows of a tensor that are meant by None (all), a slice, a row number or several.
+    """Return the rows of a tensor for None (all), a slice, a row number, or several.
 
-    Raises TypeError, ValueError, IndexError: they are none of these, or not there.
+    Raises TypeError, ValueError, IndexError: it is none of these, or out of bounds.
     """
     if tensor.table is not None:
         if keys is None or isinstance(keys, slice):
@@ -71,7 +71,7 @@ def _has_texts(keys: np.ndarray) -> bool:
 
 
 def ids_of(texts: Any) -> NDArray[np.int64]:
-    """The ids of texts in tables: 62 bits of SipHash, in the shape of the texts."""
+    """Return ids of texts for tables: 62 bits of SipHash, in the shape of the texts."""
     given = np.asarray(texts, object)
     if not all(isinstance(text, str) for text in given.flat):
         raise TypeError(f"texts must be strings. Got {texts!r} instead.")
@@ -118,10 +118,10 @@ def _by_keys(tensor: TensorSpec, keys: NDArray[np.int64]) -> Chosen:
 def values_for(
     tensor: TensorSpec, chosen: Chosen, values: Any, *, spread: bool
 ) -> NDArray[np.floating]:
-    """Values that a call gives for rows, as (rows, width) of the tensor's dtype.
+    """Return a call's values for rows as (rows, width) in the tensor's dtype.
 
     spread: whether a number may stand for all.
-    Raises ValueError, TypeError: another shape, or no real numbers.
+    Raises ValueError, TypeError: the shape is wrong, or the values are not real numbers.
     """
     given = np.asarray(values)
     if given.dtype.kind not in "fiub":
@@ -141,9 +141,8 @@ def summed(
 ) -> tuple[NDArray[np.int64], NDArray[np.floating], NDArray[np.int64] | None]:
     """Sum the gradients of each key.
 
-    Returns arrays.
-    Returns array or None, where each of the given keys stands among those; None where they are the
-    same.
+    Returns the distinct keys and their sums.
+    Returns array or None, the position of each given key among them; None if they are the same.
     """
     order = np.sort(keys)
     if keys.size < 2 or (order[1:] != order[:-1]).all():

@@ -1,9 +1,8 @@
-"""The Actor that holds a shard of named tensors, and a thread for each caller that is not with it.
+"""The Actor of a shard of named tensors, with a thread for each caller in another process.
 
-What a thread does is native (``wire/service.pyx``): it reads a request, whole, does it on the
-shard's part, and answers. A caller that dies inside a request has asked for nothing. One that dies
-before its answer has been served: what it asked for has been done, once. To its mirror, an Actor of
-the same kind, the shard is a caller.
+The threads are native (``wire/service.pyx``): each reads a complete request, does it on the shard's
+part, and answers. If a caller dies during a request, nothing is done. If it dies before the answer,
+its request has been done once. To its mirror, an Actor of the same kind, a shard is a caller.
 """
 
 from __future__ import annotations
@@ -33,22 +32,22 @@ from dps.server.memory.files import sweep
 from dps.transport.remote import Remote
 from dps.transport.serving import Served, Services, answering, pickled
 
-#: Makes mirror number so and so of a shard on a worker, and calls a function with it; False where
+#: Creates a mirror of a shard on a worker, by its number, and calls a function with it; False if
 #: there is no other worker.
 MirrorMaker = Callable[[ServerSpec, int, int, Any, Callable[[Remote], None]], bool]
 
 _log = logging.getLogger("dps")
 
-#: Seconds until a mirror is tried to be made again, and between looks at it.
+#: Seconds until another attempt to create a mirror, and between checks of it.
 _RETRY_SECONDS, _LOOK_SECONDS = 2.0, 1.0
 
 
 class TensorShard(Served):
     """A shard of a server of named tensors, as a Dask Actor.
 
-    number: the mirror's number; 0: it is the shard.
-    make_mirror: makes another mirror, when it leads and the one it had is gone.
-    watched: whether it reports what is done here, while it leads.
+    number: number of the mirror; 0: it is the shard.
+    make_mirror: creates another mirror once it leads and its mirror is lost.
+    watched: whether it reports its activity while it leads.
     """
 
     def __init__(
@@ -60,7 +59,7 @@ class TensorShard(Served):
         watched: bool = False,
     ) -> None:
         self._holding = holding = TensorShardState(spec, shard, shared=True, leads=number == 0)
-        serve = partial(_serve, holding)  # which does not keep this object
+        serve = partial(_serve, holding)  # it does not keep this object alive
         worker = self._worker = get_worker()
         self._services = Services(worker, holding.token, _check_name, serve)
         holding.handler, holding.callers = self._services.name, self._services.callers
@@ -78,21 +77,21 @@ class TensorShard(Served):
             self._report()
 
     def card(self) -> TensorShardCard:
-        """A card by which callers reach it."""
+        """The card by which callers reach it."""
         return self._holding.card()
 
     async def mirror(self, card: TensorShardCard, remote: Remote) -> None:
-        """Have a mirror, where nothing has been written yet.
+        """Add a mirror before the first write.
 
-        Not in the one thread that all Actors of a worker share: the mirror's worker may wait for
-        this one's likewise.
+        This must not run in the thread that all Actors of a worker share: the mirror's worker may
+        be waiting for this one in the same way.
         """
         remote = Remote(remote.address, remote.key, self._worker)
         await asyncio.to_thread(_mirror, self._holding, card, remote, True)
         self._keep()
 
     def _keep(self) -> None:
-        """Keep it mirrored; the first mirror is made with the shard."""
+        """Keep the shard mirrored; the first mirror is created with the shard."""
         number = max(self._number, 1)
         _Keeper(self, self._holding, self._worker, self._make, number, self._closed)
 
@@ -125,7 +124,7 @@ class TensorShard(Served):
         return {"parts": self._holding.traffic(), "callers": self._services.callers()}
 
     def version(self) -> int:
-        """Return 0: an answer is all that is needed."""
+        """Return 0; the answer itself is the point."""
         return 0
 
     def there(self) -> bool:
@@ -138,7 +137,7 @@ class TensorShard(Served):
         return self._services
 
     def close(self) -> None:
-        """Refuse all callers, and give the memory back."""
+        """Refuse all callers, and free the memory."""
         self._close()
         if self._report_end is not None:
             self._report_end()
@@ -150,11 +149,11 @@ def _check_name(who: Any) -> None:
 
 
 def _serve(holding: TensorShardState, who: str, wire: Wire) -> None:
-    """Serve a caller until it closes its wire; a thread's whole life."""
+    """Serve a caller until it closes its wire; this is a thread's whole life."""
     answer = answering(lambda method, args: holding.call(method, *args))
     entry = holding.entries.take()
     try:
-        with contextlib.suppress(OSError):  # the caller has gone
+        with contextlib.suppress(OSError):  # the caller is lost
             Service(wire, answer, parts=holding.parts, entry=entry).run(pickled)
     finally:
         holding.entries.give_back(entry)
@@ -167,11 +166,11 @@ def _mirror(holding: TensorShardState, card: TensorShardCard, remote: Remote, fr
 
 
 class _Keeper:
-    """A thread that keeps a shard mirrored: each side looks every second whether the other lives.
+    """A thread that keeps a shard mirrored: every second each side checks the other.
 
-    A shard whose mirror is gone does without it, and has another one made once there is a worker
-    for it. A mirror whose shard is gone leads. The other side is gone if the scheduler no longer
-    has its Actor and still has this one; if it has neither, the server has been given back.
+    A shard whose mirror is lost continues without it, and has another one created once there is a
+    worker for it. A mirror whose shard is lost takes over. The other side is lost if the scheduler
+    still has this Actor but not the other one; if it has neither, the server was closed.
     """
 
     def __init__(
@@ -199,14 +198,14 @@ class _Keeper:
                 return
             try:
                 self._look(holding)
-            except Exception as error:  # it is looked again in a second
+            except Exception as error:  # the next check is in a second
                 _log.debug("a shard could not be looked after: %s", error)
-            del holding  # which this thread does not keep alive
+            del holding  # this thread does not keep it alive
             if self._wanted.is_set():
                 self._closed.wait(_LOOK_SECONDS)
 
     def _look(self, holding: TensorShardState) -> None:
-        sweep(_LOOK_SECONDS, holding.spec.id)  # what a dead shard or mirror has left on this host
+        sweep(_LOOK_SECONDS, holding.spec.id)  # files of a dead shard or mirror on this host
         if not holding.leads:
             self._wanted.clear()
             promote = self._promote()
@@ -231,7 +230,7 @@ class _Keeper:
             self._tried = time.monotonic()
 
     def _is_gone(self, holding: TensorShardState, key: str) -> bool:
-        """True if the scheduler has not that Actor any more, but this one."""
+        """True if the scheduler has lost that Actor, but not this one."""
         asking = self._worker.scheduler.who_has(keys=[holding.mirroring.key, key])
         loop = self._worker.loop.asyncio_loop
         found = asyncio.run_coroutine_threadsafe(asking, loop).result(holding.spec.timeout)

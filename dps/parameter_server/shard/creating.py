@@ -1,4 +1,4 @@
-"""Parts of tensors that are being created, until callers can ask for them.
+"""Parts of tensors in creation, which callers cannot use yet.
 
 Protocol. Each call of `ParameterServer.create` has a token.
     prepare  each shard, the first one first, makes its parts
@@ -30,19 +30,19 @@ class Creation:
     """The parts of one creation at a shard."""
 
     def __init__(self, tensors: tuple[TensorSpec, ...], held: Sequence[tuple[TensorSpec, int]]):
-        self.tensors = tensors  # on all shards
-        self.held = list(held)  # those that have a part here, and its number
+        self.tensors = tensors  # their parts on all shards
+        self.held = list(held)  # the tensors with a part here, and its number
         self.stores: list[Store] = []
         self.used = time.monotonic()
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         for store in self.stores:
             store.close()
 
 
 class Creations:
-    """All of a shard's, by their tokens."""
+    """All creations at a shard, by their tokens."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -53,25 +53,25 @@ class Creations:
             return iter(list(self._all.items()))
 
     def add(self, token: str, creation: Creation) -> None:
-        """Keep one."""
+        """Add a creation."""
         with self._lock:
             self._all[token] = creation
 
     def get(self, token: str) -> Creation | None:
-        """One by its token, which is used now."""
+        """Return a creation by its token, which counts as use."""
         with self._lock:
             if (found := self._all.get(token)) is not None:
                 found.used = time.monotonic()
             return found
 
     def idle(self, seconds: float) -> tuple[str, ...]:
-        """Those that have not been used for so long."""
+        """Return creations that have not been used for some seconds."""
         ending = time.monotonic() - seconds
         with self._lock:
             return tuple(token for token, each in self._all.items() if each.used < ending)
 
     def discard(self, tokens: Sequence[str]) -> tuple[str, ...]:
-        """Give some up, and return those that were there."""
+        """Abandon creations; return the tokens of those that existed."""
         with self._lock:
             gone = {token: self._all.pop(token) for token in tokens if token in self._all}
         for creation in gone.values():

@@ -28,7 +28,7 @@ class _Copy:
 class Frozen:
     """The copies on a shard, by part number and the caller's token.
 
-    timeout: seconds without a read after which a copy is dropped, at the next look.
+    timeout: seconds without a read after which the next check drops a copy.
     """
 
     def __init__(self, timeout: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -38,7 +38,7 @@ class Frozen:
         self._timer: threading.Timer | None = None  # while there are copies
 
     def add(self, at: int, token: str, part: PartSnapshot) -> tuple[int, Any, int]:
-        """Keep a copy; return its number of rows, their ids (None in arrays) and its version."""
+        """Add a copy; return its number of rows, their ids (None for arrays) and its version."""
         with self._lock:
             self._kept[at, token] = _Copy(part, self._clock())
             if self._timer is None:
@@ -46,7 +46,7 @@ class Frozen:
         return part.values.shape[1], part.ids, part.version
 
     def rows(self, at: int, token: str, start: int, stop: int) -> NDArray[np.floating]:
-        """Rows of a copy, (1 + state_rows, n, width).
+        """Return rows of a copy, (1 + state_rows, n, width).
 
         Raises LookupError: the copy was dropped, or is on another shard.
         """
@@ -69,7 +69,7 @@ class Frozen:
             self._disarm()
 
     def look(self) -> None:
-        """Drop copies that have not been read for long; called by the timer."""
+        """Drop copies that have not been read for long; the timer calls it."""
         ending = self._clock() - self._timeout
         with self._lock:
             self._kept = {name: each for name, each in self._kept.items() if each.used > ending}

@@ -1,7 +1,7 @@
-"""The layout of a server of named tensors: which rows lie on which shard.
+"""The layout of a server of named tensors: which shard has which rows.
 
-A tensor's part at a shard is a store of its own, so that each has its own version and optimizer
-state. It is a run of whole rows, of the first axis; of a table, the ids that hash there.
+A tensor's part at a shard is a store of its own, so each part has its own version and optimizer
+state. A part is a run of whole rows; for a table, the ids that hash to its shard.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from dps.optimizers.update import Update
 from dps.server.placement import Placement
 from dps.server.store.store import Arena, StoreSpec
 
-#: Shard, first row and last row.
+#: Shard, first row and end.
 TensorRange = tuple[int, int, int]
 
-#: A user's rule: the shard of a tensor, of its name and shape.
+#: A user's rule: returns the shard of a tensor from its name and shape.
 Rule = Callable[[str, tuple[int, ...]], int]
 
-#: A hash table is slow where it is full.
+#: A hash table has this much more room, because a full one is slow.
 _ROOM = 1.25
 
 
@@ -38,15 +38,16 @@ class TensorSpec:
     """A tensor, or a table."""
 
     name: str
-    # For a table the minimal number of rows with room, and the elements of a row.
+    # For a table the least number of rows that there must be room for, and the elements of a row.
     shape: tuple[int, ...]
     dtype: str  # {"float32", "float64"}
-    # Shard, first and last row of each part, in order of rows; of a table one a shard, with rows
-    # from 0 on.
+    # Shard, first row and end of each part, in order of rows; for a table one part per shard, with
+    # rows from 0 on.
     parts: tuple[TensorRange, ...]
     table: TableSpec | None = None
-    seed: int = 0  # of a table's new rows
-    # The token of the call that made it, so that no other call claims it. "": it begins with zeros.
+    seed: int = 0  # for a table's new rows
+    # Token of the call that created it, so that no other call claims it. "": initial values are
+    # zeros.
     creation: str = ""
 
     @cached_property
@@ -56,29 +57,29 @@ class TensorSpec:
 
     @cached_property
     def rows(self) -> int:
-        """Rows of the first axis; a number has one."""
+        """Rows of the first axis; a scalar has one."""
         return self.shape[0] if self.shape else 1
 
     @cached_property
     def starts(self) -> NDArray[np.int64]:
-        """The first row of each part but the first."""
+        """First row of each part except the first."""
         return np.array([first for _, first, _ in self.parts[1:]], np.int64)
 
     def part_of(self, keys: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The part that has each key."""
+        """Return the part of each key."""
         if self.table is not None:
             return owners(keys, len(self.parts))
         return np.searchsorted(self.starts, keys, "right")
 
     def where(self, number: int) -> str:
-        """Description of a part, in words."""
+        """Describe a part in words."""
         _, first, last = self.parts[number]
         if self.table is not None:
             return f"{self.name!r}, ids of part {number + 1} of {len(self.parts)}"
         return f"{self.name}[{first}:{last}]"
 
     def store(self, owner: str, number: int, optimizer: Optimizer) -> StoreSpec:
-        """The specification of a part's store."""
+        """Return the specification of a part's store."""
         shard, first, last = self.parts[number]
         arena = None
         if self.table is not None:
@@ -96,20 +97,20 @@ class TensorSpec:
 class ServerSpec:
     """A server of named tensors."""
 
-    id: str  # hexadecimal; files carry it
+    id: str  # hexadecimal; names of files contain it
     name: str | None
     tensors: tuple[TensorSpec, ...]
     optimizer: Optimizer
     rate: float  # learning rate
     n_shards: int
     timeout: float = 60.0  # seconds that a function may take on a part while others wait for it
-    silence: float = 2.0  # seconds without any answer after which another host is gone
+    silence: float = 2.0  # seconds without any answer after which another host is lost
 
     def __str__(self) -> str:
         return f"server {self.name!r}" if self.name else "a server without a name"
 
     def held(self, shard: int) -> list[tuple[TensorSpec, int]]:
-        """The tensors that have a part on a shard, and the numbers of these parts, in order."""
+        """Return the tensors with a part on a shard, and the numbers of these parts, in order."""
         return [
             (tensor, number)
             for tensor in self.tensors
@@ -118,19 +119,19 @@ class ServerSpec:
         ]
 
     def lost(self, shard: int, what: str, worker: str) -> ServerLostError:
-        """The error of a shard that cannot be reached, which says what it holds."""
+        """Return the error of a shard that cannot be reached, with its tensors."""
         parts = ", ".join(tensor.where(number) for tensor, number in self.held(shard))
         return ServerLostError(
             f"shard {shard} of {self} cannot be reached ({what}): it holds {parts}", worker=worker
         )
 
     def update(self, size: int) -> Update:
-        """The update that applies gradients to a part with a number of elements."""
+        """Return how gradients are applied to a part of some size."""
         return Update(self.optimizer, 0.0, 0.0, ((0, size, KINDS_OF_RUNS["penalised"]),))
 
 
 def table_parts(rows: int, n_shards: int) -> tuple[TensorRange, ...]:
-    """Rooms for a table's rows, one a shard: hashed, so some get a few more than others."""
+    """Return room for a table's rows on each shard; hashing gives some shards a few more."""
     each = ceil(_ROOM * rows / n_shards) + 64
     return tuple((shard, 0, each) for shard in range(n_shards))
 

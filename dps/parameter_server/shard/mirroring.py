@@ -1,8 +1,7 @@
 """Forwarding of a shard's writes to its mirror, and handling of a lost mirror.
 
-Writes of elements go on natively, while the part is held (``tensors/mirror.pyx``). Here is the
-rest: how a mirror comes to hold what the shard holds, parts that are made later, and calls that
-change something.
+Writes of elements are forwarded natively, while the part is held (``tensors/mirror.pyx``). This
+module does the rest: the first copy, parts that are created later, and calls that change something.
 """
 
 from __future__ import annotations
@@ -29,21 +28,21 @@ from dps.server.store.store import Store, StoreWord
 
 #: Elements that are sent at a time.
 _PIECE = 1 << 20
-#: Seconds between tries to reach a mirror, and between pieces, for writes that wait.
+#: Seconds between attempts to reach a mirror; and between pieces, for writes that wait.
 _PAUSE, _TURN = 0.05, 0.001
 
 
 @dataclass(frozen=True)
 class PartSnapshot:
-    """A part as it was between two writes."""
+    """A part between two writes."""
 
     values: NDArray[np.floating]  # (1 + state_rows, n, width) rows and their optimizer state
-    ids: NDArray[np.int64] | None  # (n,) of a table's rows
-    version: int  # pushes behind it
+    ids: NDArray[np.int64] | None  # (n,) ids of a table's rows
+    version: int  # number of pushes
 
 
 def pieces_of(taken: PartSnapshot) -> Iterator[tuple[Any, ...]]:
-    """The calls by which a part comes to hold this, but for the part's number."""
+    """Return the calls that copy a part, without the part's number."""
     if taken.ids is not None:
         each = max(1, _PIECE // max(taken.values[:, :1].size, 1))
         for start in range(0, len(taken.ids), each):
@@ -59,7 +58,7 @@ def pieces_of(taken: PartSnapshot) -> Iterator[tuple[Any, ...]]:
 
 
 class Mirror(Protocol):
-    """The way of a shard to its mirror."""
+    """A shard's access to its mirror."""
 
     @property
     def worker(self) -> str:
@@ -70,20 +69,20 @@ class Mirror(Protocol):
         """Key of the Actor on the cluster."""
 
     def caller(self) -> Any:
-        """A wire of its own, for one part."""
+        """Return a wire for one part."""
 
     def call(self, method: str, *args: Any) -> Any:
-        """Call one of `CALLABLE` there."""
+        """Call one of the mirror's `CALLABLE`."""
 
     def is_gone(self) -> bool:
-        """True if it has died or been closed, so that nothing will ask it."""
+        """True if it has died or been closed, so that no caller will use it."""
 
 
 class CallerSlots:
-    """Notes of callers' last writes: a number for each that is connected.
+    """Notes of callers' last writes: a number for each connected caller.
 
-    spare: seconds for which the number of a departed caller is not reused: its connection
-        may have broken, and the shard may die before the caller knows what has become of its write.
+    spare: seconds for which the number of a departed caller is not reused: its connection may have
+        broken, and the shard may die before the caller knows the outcome of its write.
     """
 
     def __init__(self, spare: float) -> None:
@@ -92,7 +91,7 @@ class CallerSlots:
         self._lock = threading.Lock()
 
     def take(self) -> int:
-        """A number that no caller has."""
+        """Return a free number."""
         with self._lock:
             if self._free and self._free[0][0] + self._spare < time.monotonic():
                 return self._free.popleft()[1]
@@ -100,12 +99,12 @@ class CallerSlots:
             return self._n - 1
 
     def give_back(self, entry: int) -> None:
-        """Its caller has gone."""
+        """Release the number of a departed caller."""
         with self._lock:
             self._free.append((time.monotonic(), entry))
 
     def skip(self, n: int) -> None:
-        """Leave those below n to callers of another shard."""
+        """Leave the numbers below n to callers of another shard."""
         with self._lock:
             self._n = max(self._n, n)
 
@@ -119,7 +118,7 @@ class Mirrored(Protocol):
 
     @property
     def stores(self) -> Sequence[Store]:
-        """Those of its parts."""
+        """Stores of its parts."""
 
     @property
     def parts(self) -> Sequence[TensorPart]:
@@ -129,21 +128,22 @@ class Mirrored(Protocol):
         """Notes by name."""
 
     def taken(self, at: Any) -> PartSnapshot:
-        """A part as it is."""
+        """Return a part as it is."""
 
     def check_open(self) -> None:
         """Raise if it has been closed."""
 
     def resign(self) -> None:
-        """Its mirror leads."""
+        """Stop answering because its mirror leads."""
 
 
 class Mirroring:
     """A shard's side of its mirror.
 
-    on_loss: called when the mirror is gone, or when the shard begins to lead without any.
-    key, leader: what the cluster calls the shard; and the shard whose mirror it is.
-    sending: held while something is done in both, but for writes, so that the order is the same.
+    on_loss: called when the mirror is lost, or when the shard begins to lead without one.
+    key, leader: the Actor's key, and for a mirror the key of its shard.
+    sending: held during calls, other than writes, that change both, so that their order is the
+        same.
     """
 
     def __init__(self, holding: Mirrored) -> None:
@@ -153,12 +153,12 @@ class Mirroring:
         self.key = self.leader = ""
         self._mirror: Mirror | None = None
         self._whole = False  # it could take over
-        self._n = 0  # parts that it holds
+        self._n = 0  # number of its parts
 
     @property
     def _holding(self) -> Mirrored:
         holding = self._known()
-        assert holding is not None  # who calls has it
+        assert holding is not None  # the caller has it
         return holding
 
     @property
@@ -173,9 +173,9 @@ class Mirroring:
         return mirror.worker if mirror is not None and self._whole else None
 
     def begin(self, mirror: Mirror, fresh: bool) -> None:
-        """Pass on all that is written from now on.
+        """Forward all writes from now on.
 
-        fresh: whether nothing has been written yet, so that the mirror has the same.
+        fresh: whether nothing has been written yet, so that both have the same contents.
         """
         holding = self._holding
         mirror.call("follow", "extend", holding.spec)
@@ -198,7 +198,7 @@ class Mirroring:
             raise
 
     def extend(self, fresh: bool = True) -> None:
-        """Have the mirror hold parts that it does not hold yet."""
+        """Make the mirror hold parts that it lacks."""
         parts = self._holding.parts
         if self._n < len(parts):
             self.send("extend", self._holding.spec)
@@ -211,7 +211,7 @@ class Mirroring:
             self._n += 1
 
     def _reach(self, part: TensorPart, at: int, mirror: Mirror) -> None:
-        """Pass on writes to a part that is new in both; or do without the mirror."""
+        """Forward writes to a part that is new in both, or continue without the mirror."""
         try:
             with part:
                 part.reach(self._link(at, mirror))
@@ -221,7 +221,7 @@ class Mirroring:
             self._go_without(mirror)
 
     def send(self, method: str, *args: Any) -> None:
-        """Have the mirror do the same."""
+        """Call the same method at the mirror."""
         while (mirror := self._mirror) is not None:
             try:
                 mirror.call("follow", method, *args)
@@ -234,10 +234,10 @@ class Mirroring:
                 self._go_without(mirror)
 
     def mend(self, at: int, written: bool) -> None:
-        """Have the mirror hold all of a part again, or do without it; the part is held.
+        """Copy a part to the mirror again, or continue without it; the part is held.
 
-        Raises ServerLostError: the mirror leads; or it is there and cannot be reached, which is an
-        `UnknownOutcomeError` of a write that has been done here.
+        Raises ServerLostError: the mirror leads. If it lives but cannot be reached, the error is an
+            `UnknownOutcomeError` for a write that has been done here.
         """
         holding = self._holding
         ending = time.monotonic() + holding.spec.timeout
@@ -259,17 +259,18 @@ class Mirroring:
         holding.parts[at].reach(None)
 
     def end(self) -> None:
-        """Let the mirror go."""
+        """Drop the mirror."""
         self._mirror, self._whole = None, False
 
     def _link(self, at: int, mirror: Mirror, torn: bool = False) -> MirrorLink:
         return MirrorLink(mirror.caller(), at, partial(_mend, weakref.ref(self._holding), at), torn)
 
     def _copy(self, at: int, mirror: Mirror, hold: AbstractContextManager[Any]) -> None:
-        """Pass on writes to a part, and send its elements to the mirror.
+        """Forward writes to a part, and send its elements to the mirror.
 
-        `hold` holds the part, for a piece at a time; writes go on between two. A write that cannot
-        be passed on mends the part: then there is another link, and nothing is left to do.
+        `hold` holds the part for one piece at a time; other writes happen between pieces. A write
+        that cannot be forwarded repairs the part: then there is another link, and nothing is left
+        to do.
         """
         holding = self._holding
         store, part = holding.stores[at], holding.parts[at]
@@ -281,11 +282,11 @@ class Mirroring:
             pieces = list(_pieces(store))
         for start, stop, keys, rows in pieces:
             if not isinstance(hold, nullcontext):
-                time.sleep(_TURN)  # a mutex is not fair: else writes would wait for many pieces
+                time.sleep(_TURN)  # a mutex is not fair: writes would wait for many pieces
             with hold:
                 if not part.reaches(link):
                     return
-                # Parameters and their state at once: a write in between takes both.
+                # Parameters and state together, since a write in between changes both.
                 for row, of_row in enumerate((store.params, *store.state)):
                     if keys is None:
                         values = of_row[start:stop]
@@ -299,7 +300,7 @@ class Mirroring:
                 link.torn = False
 
     def look(self, is_gone: Callable[[Mirror], bool]) -> None:
-        """Drop the mirror if it is gone, even while there are no writes."""
+        """Drop the mirror if it is lost, even without writes."""
         mirror = self._mirror
         if mirror is not None and is_gone(mirror):
             self._go_without(mirror)
@@ -317,9 +318,9 @@ class Mirroring:
 def _pieces(
     store: Store,
 ) -> Iterator[tuple[int, int, NDArray[np.int64] | None, NDArray[np.int64] | None]]:
-    """First and last element, or the keys and rows of a table, of each piece.
+    """Return first element and end of each piece; for a table its keys and rows.
 
-    Rows that a table gets later are passed on by the writes that make them.
+    The writes that add rows to a table later also forward them.
     """
     each = max(1, _PIECE // (1 + store.spec.state_rows))
     if store.table is None:

@@ -1,8 +1,7 @@
 """The contents of one shard of a server, and the methods for callers.
 
-Reads and writes of elements are native (``_runtime/tensors/part.pyx``). Here is the rest: a user's
-function on a part, what goes into files and comes from them, counts, and a mirror's side of being
-one.
+Reads and writes of elements are native (``_runtime/tensors/part.pyx``). This module does the rest:
+users' functions on a part, saving and loading, counts, and the mirror's side of mirroring.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from dps.server.store.store import Store, StoreWord
 Keys = NDArray[np.int64] | None
 Values = NDArray[np.floating] | None
 
-#: Methods for callers, and those whose calls go to a mirror too.
+#: Methods for callers; those whose calls also go to a mirror.
 CALLABLE = frozenset(
     {
         "abandoned", "apply", "card", "extend", "follow", "freeze", "frozen_rows", "note", "notes",
@@ -42,49 +41,48 @@ CALLABLE = frozenset(
 )  # fmt: skip
 SENT = frozenset({"count_from", "discard", "fill", "prepare", "put_note", "put_rows"})
 
-#: Those that write initial values to a part that is being created.
+#: Methods that write initial values to a part in creation.
 FILLS = frozenset({"count_from", "fill", "put_rows"})
 
-#: A part: its number; or, while it is being created, the creation's token and its number there.
+#: A part: its number, or in creation the creation's token and its number there.
 At = int | tuple[str, int]
 
-#: Stands for all parts of a mirror, until it has what the shard has.
+#: Stands for all parts of a mirror until it has the shard's contents.
 _ALL = -1
 
 
 @dataclass(frozen=True)
 class TensorShardCard:
-    """A card by which a caller finds out whether it can map a shard's parts: by trying."""
+    """By trying a card a caller finds out whether it can map a shard's parts."""
 
-    token: bytes  # of the shard, to know it in its own process
+    token: bytes  # identifies the shard in its own process
     host: str
     memories: tuple[MemoryCard, ...]  # of the parts, in order
-    handler: str | None = None  # where it may connect to; None if connections are not served
+    handler: str | None = None  # handler to connect to; None if connections are not served
 
 
 class ImmediateResult(NamedTuple):
-    """The answer to a request, at once."""
+    """An immediate answer to a request."""
 
     ended: tuple[int, int]
 
     def result(self) -> tuple[int, int]:
-        """The ending (`Ending`) and the number of writes to the part; read values are in place."""
+        """Return the ending and the number of writes to the part; read values are in place."""
         return self.ended
 
 
 class TensorShardState:
     """The contents of a shard; code in its process calls it directly.
 
-    A mirror follows its shard: that sends it each write before the write is answered, see
-    `TensorPart`, and all else that changes anything by `follow`. It leads from `promote` on, which
-    a caller asks for that knows that the shard is gone; messages of the shard are then refused.
-    A part that is being sent whole counts as torn until it is, and a mirror with a torn part does
-    not lead.
+    A shard sends each write to its mirror before it answers, see `TensorPart`, and all other
+    changes through `follow`. A caller that knows that the shard is lost calls `promote`; the mirror
+    leads from then on, and refuses messages of the shard. While a part is being sent it counts as
+    torn, and a mirror with a torn part does not lead.
 
-    shared: whether others on the host should be able to map it.
-    leads: otherwise it is a mirror.
-    handler: where callers may connect to.
-    callers: who is connected.
+    shared: whether other processes on the host should be able to map it.
+    leads: False for a mirror.
+    handler: for connections of callers.
+    callers: returns the connected callers.
     """
 
     def __init__(self, spec: ServerSpec, shard: int, *, shared: bool, leads: bool = True) -> None:
@@ -92,8 +90,8 @@ class TensorShardState:
         self.handler: str | None = None
         self.callers: Callable[[], list[Any]] = list
         self.leads = leads
-        self._torn = set() if leads else {_ALL}  # parts of a mirror
-        # Until a caller knows that its write has failed, and then as long as it may repeat it.
+        self._torn = set() if leads else {_ALL}  # torn parts of a mirror
+        # Until a caller knows that its write has failed, and as long again while it may repeat it.
         self.entries = CallerSlots(3 * spec.timeout)
         self.spec, self.shard = replace(spec, tensors=()), shard
         self._shared = shared
@@ -105,22 +103,21 @@ class TensorShardState:
         self._frozen = Frozen(spec.timeout)
         self._notes: dict[str, bytes] = {}
         self._closed = False
-        self._lock = threading.Lock()  # of the lists: they grow
-        self._extending = threading.Lock()  # while they do, here and in the mirror
-        self._following = threading.Lock()  # while a mirror does what its shard has done
+        self._lock = threading.Lock()  # for the lists, which grow
+        self._extending = threading.Lock()  # held while parts are added, here and in the mirror
+        self._following = threading.Lock()  # held while a mirror repeats a call of its shard
         self.mirroring = Mirroring(self)
         self.extend(spec)
         _own[self.token] = self
 
     def extend(self, spec: ServerSpec) -> ServerSpec:
-        """Hold the further tensors of a server, too, if they follow upon those that are there.
+        """Hold further tensors of a server, if they follow the present ones.
 
-        They have been prepared, see `creating`.
+        Their parts have been prepared, see `creating`.
 
-        Returns the tensors that are held then: `spec` and perhaps more, or others if another caller
-        was first.
-        Raises ServerLostError: the server has been closed; or what they were to begin with has been
-        given up.
+        Returns the tensors afterwards: `spec` and perhaps more, or others if another caller was
+            first.
+        Raises ServerLostError: the server has been closed, or the creation was abandoned.
         """
         with self._extending:
             now = self.spec.tensors
@@ -155,20 +152,20 @@ class TensorShardState:
             return spec
 
     def abandoned(self) -> tuple[str, ...]:
-        """Creations in which nothing has happened for as long as an answer may take."""
+        """Return creations without use for as long as an answer may take."""
         return self.creations.idle(self.spec.timeout)
 
     def prepare(
         self, token: str, tensors: tuple[TensorSpec, ...], abandoned: tuple[str, ...]
     ) -> tuple[str, ...]:
-        """Begin a creation, and give up abandoned ones; return those that were given up here.
+        """Begin a creation, and abandon unused ones; return those that were abandoned here.
 
         Raises ValueError: there is a tensor of one of the names.
         """
         self.check_open()
         check_new(self.spec, tensors)
         gone = self.creations.discard(abandoned)
-        if self.creations.get(token) is None:  # else it is asked for again
+        if self.creations.get(token) is None:  # else the call is repeated
             held = replace(self.spec, tensors=tensors).held(self.shard)
             creation = Creation(tensors, held)
             try:
@@ -181,11 +178,11 @@ class TensorShardState:
         return gone
 
     def discard(self, token: str) -> bool:
-        """Give a creation up; whether it had not been committed here."""
+        """Abandon a creation; return whether it was not committed here."""
         return bool(self.creations.discard([token]))
 
     def _at(self, at: At) -> tuple[TensorSpec, int, Store]:
-        """The tensor of a part, the part's number there, and its store."""
+        """Return the tensor of a part, the part's number there, and its store."""
         if not isinstance(at, tuple):
             return self._held[at]
         token, number = at
@@ -204,7 +201,7 @@ class TensorShardState:
             raise ServerLostError(f"{self.spec} has been closed")
 
     def mirror(self, mirror: Mirror, *, fresh: bool) -> None:
-        """Pass on all that is written from now on, see `Mirroring.begin`."""
+        """Forward all writes from now on, see `Mirroring.begin`."""
         with self._extending:
             self.mirroring.begin(mirror, fresh)
 
@@ -215,31 +212,31 @@ class TensorShardState:
             store.words.store(StoreWord.CLOSED, 1)
 
     def follow(self, method: str, *args: Any) -> Any:
-        """Do what the shard has done whose mirror this is."""
+        """Repeat a call of the shard that this mirrors."""
         with self._following:
             if self.leads:
                 raise FencedError("the mirror of a shard leads, and does not follow any more")
             return getattr(self, method)(*args)
 
     def tear(self, at: int) -> None:
-        """Begin to take over a part whole."""
+        """Begin to receive a whole part."""
         self._torn.add(at)
 
     def mended(self, at: int, writes: int, noted: bytes) -> None:
-        """End that, with the word of its writes, which is even, and the last ones of callers."""
+        """End that, with the word of the part's writes, which is even, and callers' last writes."""
         self._held[at][2].words.store(StoreWord.WRITES, writes)
         self.parts[at].noted = noted
         self._torn.discard(at)
 
     def whole(self, leader: str = "") -> None:
-        """Hold all that the shard of that key holds, from now on."""
+        """Have all contents of the shard with that key from now on."""
         self.mirroring.leader = leader
         self._torn.discard(_ALL)
 
     def promote(self) -> TensorShardCard | None:
-        """Lead from now on: the shard is gone whose mirror this is.
+        """Lead from now on: the shard that this mirrors is lost.
 
-        None where it has not got all that the shard had.
+        Returns None if it has not all of the shard's contents.
 
         Raises ServerLostError: it has been closed.
         """
@@ -266,13 +263,13 @@ class TensorShardState:
         return store
 
     def card(self) -> TensorShardCard:
-        """A card by which callers find it."""
+        """The card by which callers find it."""
         with self._lock:
             cards = tuple(store.card for _, _, store in self._held)
         return TensorShardCard(self.token, host_id(), cards, self.handler)
 
     def peek(self, part: int, start: int, keys: Keys, out: NDArray[np.floating]) -> int | None:
-        """Read in memory, see `TensorPart.peek`; None where the shard must be asked."""
+        """Read in memory, see `TensorPart.peek`; None if the shard must be asked."""
         return self.parts[part].peek(start, keys, out)
 
     def begin(
@@ -296,7 +293,7 @@ class TensorShardState:
         return result
 
     def status(self) -> dict[str, Any]:
-        """Counts of each part, its age in seconds, and its callers."""
+        """Return counts of each part, its age in seconds, and its callers."""
         parts = self.traffic()
         with self._lock:
             held = self._held[: len(parts)]
@@ -327,7 +324,7 @@ class TensorShardState:
         }
 
     def apply(self, at: int, function: Callable[..., Any]) -> Any:
-        """Call a function on a copy of a part, and put it back; see `ParameterServer.apply`."""
+        """Call a function on a copy of a part, and store the result; see `ParameterServer`."""
         tensor, number, store = self._held[at]
         with self.parts[at] as part:
             there: Any = slice(None)
@@ -356,7 +353,7 @@ class TensorShardState:
         return self._frozen.add(at, token, part)
 
     def frozen_rows(self, at: int, token: str, start: int, stop: int) -> NDArray[np.floating]:
-        """Rows of a copy."""
+        """Return rows of a copy."""
         return self._frozen.rows(at, token, start, stop)
 
     def thaw(self, at: int, token: str) -> None:
@@ -364,7 +361,7 @@ class TensorShardState:
         self._frozen.discard(at, token)
 
     def taken(self, at: At) -> PartSnapshot:
-        """The same of a part that is held, as long as it is; or of one that is being created."""
+        """Return a part that is held, or one in creation, as it is."""
         tensor, _, store = self._at(at)
         there: Any = slice(None)
         ids = None
@@ -379,13 +376,13 @@ class TensorShardState:
         return self._held[at][2].words.load(StoreWord.WRITES) // 2
 
     def fill(self, at: At, row: int, start: int, values: NDArray[np.floating]) -> None:
-        """Begin with such elements, of parameters (row 0) or state, before there are callers."""
+        """Set initial elements, of parameters (row 0) or state, before there are callers."""
         _, _, store = self._at(at)
         held = store.state[row - 1] if row else store.params
         held[start : start + len(values)] = values
 
     def put_rows(self, at: At, ids: NDArray[np.int64], values: NDArray[np.floating]) -> None:
-        """Begin with such rows of a table, (1 + state_rows, n, width), before there are callers."""
+        """Set initial rows of a table, (1 + state_rows, n, width), before there are callers."""
         tensor, number, store = self._at(at)
         with_ages = np.stack([ids, np.zeros_like(ids)])
         try:
@@ -394,11 +391,11 @@ class TensorShardState:
             raise TableFullError(f"{tensor.where(number)}: {error}") from None
 
     def count_from(self, at: At, version: int) -> None:
-        """Count pushes from there on."""
+        """Set the number of pushes so far."""
         self._at(at)[2].words.store(StoreWord.VERSION, version)
 
     def put_note(self, name: str, note: bytes) -> None:
-        """Keep some bytes by a name."""
+        """Store bytes by a name."""
         self._notes[name] = bytes(note)
 
     def note(self, name: str) -> bytes | None:
@@ -406,11 +403,11 @@ class TensorShardState:
         return self._notes.get(name)
 
     def notes(self) -> dict[str, bytes]:
-        """All that is kept."""
+        """Return all notes."""
         return dict(self._notes)
 
     def close(self) -> None:
-        """Refuse who comes from now on, and give all memory back."""
+        """Refuse new callers, and free all memory."""
         with self._lock:
             self._closed = True
         self.mirroring.end()
@@ -437,18 +434,18 @@ _own: weakref.WeakValueDictionary[bytes, TensorShardState] = weakref.WeakValueDi
 
 
 def find_shard_state(card: TensorShardCard) -> TensorShardState | None:
-    """The shard itself, if it is in this process."""
+    """Return the shard itself, if it is in this process."""
     return _own.get(card.token)
 
 
 def map_parts(
     spec: ServerSpec, shard: int, card: TensorShardCard
 ) -> list[tuple[TensorPart, Store]] | None:
-    """The parts of a shard, to be read in this process's memory; None where that cannot be."""
+    """Map the parts of a shard for reading; None if that fails."""
     if card.host != host_id():
         return None
     parts = []
-    held = zip(spec.held(shard), card.memories, strict=False)  # which may have later ones, too
+    held = zip(spec.held(shard), card.memories, strict=False)  # the shard may have later ones, too
     for (tensor, number), memory in held:
         store = Store.find(tensor.store(spec.id, number, spec.optimizer), memory)
         if store is None:

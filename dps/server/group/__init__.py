@@ -1,1 +1,1 @@
-"""The window of a group: operations, deadlines, sessions."""
+"""The window of a group: operations, deadlines and sessions."""

@@ -1,6 +1,6 @@
-"""Waiting in a window: each rank that is waited for has its own deadline, and its lease.
+"""Waiting in a window: each awaited rank has its own deadline and lease.
 
-It knows no mode and no step: only which word of whom has not come.
+It sees neither modes nor steps, only whose word is missing.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from dps.errors import ServerLostError, StalledError, StoppedError, WorkerLostEr
 from dps.server.group.window import Field, Wait, Window, Word
 from dps.server.memory.lease import loss_of
 
-_TICK = 0.1  # seconds between looks at leases and deadlines
-_SELDOM = 1.0  # and at what costs more, or where many look
-#: Ranks above which each looks less often, so that the looks of all take the same time.
+_TICK = 0.1  # seconds between checks of leases and deadlines
+_SELDOM = 1.0  # seconds between more expensive checks, or if many ranks wait
+#: With more ranks each checks less often, so that all checks together take the same time.
 _MANY = 32
 
 
 class Watch:
-    """Deadlines of one who waits on a window: each rank has its own.
+    """Deadlines for one waiting rank: each rank that it waits for has its own.
 
     timeout: seconds without progress of a rank after which waiting for it is an error.
-    rank: the rank that waits, or that is waited for on behalf of.
-    alive: called about once a second; raises if waiting makes no sense any more.
-    ranks: the numbers that the window's ranks have in their group, where they are others.
-    activity: the account that waits are entered in.
+    rank: the rank that waits, or on whose behalf a thread waits.
+    alive: called about once a second; raises if waiting is pointless.
+    ranks: numbers of the window's ranks in their group, if these differ.
+    activity: the account to which waits are added.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Watch:
         self._looked = 0.0
 
     def look(self, wait: Wait) -> None:
-        """Raise if waiting is in vain.
+        """Raise if the wait cannot end.
 
         Raises StoppedError, StalledError, ServerLostError, WorkerLostError.
         """
@@ -67,7 +67,7 @@ class Watch:
         for rank in self._missing(wait):
             if (lost := loss_of(window, rank)) is not None:
                 raise WorkerLostError(lost, rank=self._ranks[rank])
-            if not window.is_claimed(rank):  # a task, for which Dask may have no thread yet
+            if not window.is_claimed(rank):  # its task has not begun; Dask may have no free thread
                 continue
             progress = window.progress(rank)
             seen = self._seen.get(rank)
@@ -82,35 +82,35 @@ class Watch:
                 )
 
     def _missing(self, wait: Wait) -> list[int]:
-        """Return the other ranks that may be waited for."""
+        """Return the other ranks that the wait may depend on."""
         words, every = self._window.words, range(self._window.spec.n_ranks)
         found: Sequence[int] = every
         if isinstance(wait.of, Field):
             found = words.below(wait.of, wait.value)
         elif wait.of == Word.TURN:
-            # The turn of the rank with the next ticket; before it says so, of any.
+            # The turn belongs to the rank with the next ticket; before a rank announces it, to any.
             turn = words.load(Word.TURN) + 1
             found = [r for r in every if words.rank_load(r, Field.TICKET) == turn] or every
-        elif wait.of in (Word.ARRIVED, Word.DONE):  # where all have come, any may be at work
+        elif wait.of in (Word.ARRIVED, Word.DONE):  # once all have arrived, any may be working
             for field in (Field.ARRIVED, Field.DONE):
                 if (lacking := words.below(field, wait.value)) not in ([], [self._rank]):
                     found = lacking
                     break
-        else:  # a window's word is moved on by whichever rank comes last
+        else:  # the last rank to arrive advances a window's word
             ended = [words.rank_load(r, Field.ENDED) for r in every if r != self._rank]
             found = words.below(Field.ENDED, min(ended, default=0) + 1)
         return [rank for rank in found if rank != self._rank]
 
     def begin(self) -> None:
-        """Forget what was seen: a new wait starts now."""
+        """Forget what was seen: a new wait begins."""
         self._seen.clear()
 
     def go_on(self, field: int, word: int, value: int) -> None:
-        """Go on with a native wait that takes long, as `MappedChannel` does."""
+        """Continue a long native wait, for `MappedChannel`."""
         self.until(Wait(Word(word) if field < 0 else Field(field), value))
 
     def until(self, wait: Wait) -> None:
-        """Block until the wait is over, looking at leases and deadlines meanwhile."""
+        """Block until the wait is over, checking leases and deadlines meanwhile."""
         if self._window.ready(wait):
             return
         began = time.monotonic_ns()

@@ -1,20 +1,19 @@
 """Operations of ranks in a window besides steps: claim, reduce, report, close, snapshot.
 
-Each is a function of a rank's access to a window, which waits where it must. A rank that has mapped
-the window calls it; for one that is far a thread at the shard does.
+Each is a function of a rank's access to a window and waits where necessary. A rank that has mapped
+the window calls it; for a remote rank a thread at the shard does.
 
-Protocol of an epoch's end. A rank writes its report, then ENDED, then adds itself to
-REPORTED of the epoch's parity; the rank that completes the count is the closer. The
-closer takes the snapshots, writes the record, then CLOSED. A rank reports epoch e + 2
-only after e is closed, so two sets of reports, of even and of odd epochs, are enough.
-A crash before ENDED leaves the epoch open and the last snapshot in place; a crash of
-the closer before CLOSED likewise: the record and the snapshot count only once CLOSED
-says so, and the snapshot before it lies in another place (``store.py``).
+Protocol of an epoch's end. A rank writes its report, then ENDED, then adds itself to REPORTED of
+the epoch's parity. The rank that completes the count is the closer. The closer takes the snapshots,
+writes the record, then CLOSED. A rank reports epoch e + 2 only after e is closed, so two sets of
+reports, for even and odd epochs, suffice. A crash before ENDED leaves the epoch open and the last
+snapshot intact. So does a crash of the closer before CLOSED: record and snapshot count only once
+CLOSED says so, and the earlier snapshot is in another slot (``store.py``).
 
-Within an epoch, where all take the same steps: all ranks pause after one, leave a note each, and
-reduce. Then nothing is under way, and no step ends without rank 0, which takes the snapshots and
-publishes them with the notes before its next step; the others need not wait for that. A crash
-before INTERIM is counted up leaves the snapshot before, in another place likewise.
+Within an epoch, if all ranks take the same steps, all pause after the same step, write a note each,
+and reduce. Then nothing is in progress, and no step ends without rank 0, which takes the snapshots
+and publishes them with the notes before its next step; the others need not wait. A crash before
+INTERIM is incremented leaves the earlier snapshot, which is also in another slot.
 """
 
 from __future__ import annotations
@@ -45,18 +44,18 @@ _REPORTED = (Word.REPORTED_EVEN, Word.REPORTED_ODD)
 
 @dataclass(frozen=True)
 class Access:
-    """A rank's access to a window, from wherever its operations run."""
+    """A rank's access to a window, wherever its operations run."""
 
     window: Window
     rank: int
-    watch: Watch  # how long it waits
-    channel: MappedChannel | None = None  # through which its steps go
+    watch: Watch  # deadlines of its waits
+    channel: MappedChannel | None = None  # the channel of its steps
 
 
 def claim(access: Access, fence: int) -> None:
-    """Take a rank for this attempt; each rank is taken once in a fit.
+    """Claim a rank for this attempt; each rank can be claimed once per fit.
 
-    Raises FencedError: the rank has been taken: Dask ran the replica's task again.
+    Raises FencedError: the rank is claimed already, because Dask ran the replica's task again.
     """
     if not access.window.words.rank_claim(access.rank, Field.CLAIM, fence):
         raise FencedError(
@@ -66,7 +65,7 @@ def claim(access: Access, fence: int) -> None:
 
 
 def say_left(access: Access) -> None:
-    """Say that the rank goes in good order."""
+    """Record that the rank leaves in good order."""
     access.window.words.rank_store(access.rank, Field.LEASE, LEFT)
 
 
@@ -80,7 +79,7 @@ def check_fence(window: Window, rank: int, fence: int) -> None:
 
 
 def beat(access: Access) -> None:
-    """Say that the rank is alive while it reads or encodes.
+    """Send a heartbeat while the rank reads or encodes.
 
     Raises StoppedError: the fit was stopped.
     """
@@ -95,7 +94,7 @@ def version(access: Access) -> int:
 
 
 def begun_at(access: Access) -> int:
-    """Updates that the shard had when the group began: others may be at work already."""
+    """Updates of the shard when the group began; other ranks may be working already."""
     return int(access.window.begun_at[0])
 
 
@@ -104,7 +103,7 @@ def initial(access: Access) -> tuple[NDArray[np.floating], int]:
     kept = [
         (whole.values.copy(), whole.version) for whole in access.window.store.snapshots.pieces(0)
     ]
-    return kept[0]  # there is no table here
+    return kept[0]  # there is no table
 
 
 def reported(access: Access) -> NDArray[np.floating]:
@@ -115,11 +114,10 @@ def reported(access: Access) -> NDArray[np.floating]:
 
 
 def reduce(access: Access, number: int, values: Sequence[float]) -> NDArray[np.float64]:
-    """Sum a few doubles over ranks, in rank order: the same bits for all.
+    """Sum a few doubles over the ranks in rank order; all get the same bits.
 
-    `number` counts reductions from 1. Two sets of places are enough: a rank writes
-    its place of reduction k + 2 only after all have contributed to k + 1, and so
-    have read k.
+    `number` counts reductions from 1. Two sets of slots suffice: a rank writes reduction k + 2 only
+    after all have contributed to k + 1, and so have read k.
     """
     window, rank = access.window, access.rank
     if len(values) > REDUCTION_WIDTH:
@@ -160,7 +158,7 @@ def bring_up_to_date(access: Access, epoch: int) -> None:
 
 
 def finish_steps(access: Access, clock: int) -> None:
-    """Report that the rank takes no more steps in this epoch."""
+    """Record that the rank takes no more steps in this epoch."""
     if access.channel is not None:
         access.channel.finish_steps(clock)
 
@@ -173,13 +171,13 @@ def snapshot_epoch(
     version: int | None = None,
     steps: int = 0,
 ) -> bool:
-    """Keep the shard as it is at the end of an epoch, or after some `steps` of it.
+    """Take a snapshot of the shard at the end of an epoch, or after `steps` of it.
 
-    Called by the closer alone, or by rank 0. The snapshot after `spare` epochs is not written over.
-    For one within an epoch there may be no room: whether there is.
+    Only the closer or rank 0 calls it. The snapshot after `spare` epochs is not overwritten.
+    Returns False if there is no room for a snapshot within an epoch.
 
-    `values`, (1 + state_rows, n), is given where the replicas hold the parameters, or no updates
-    have been made. Otherwise the gate is closed meanwhile: no push begins, and none is running.
+    `values`, (1 + state_rows, n), are given if the replicas hold the parameters or no updates were
+    made. Otherwise the gate is closed meanwhile: no push is running, and none begins.
     """
     store, words = access.window.store, access.window.words
     epochs = epoch if steps else epoch + 1
@@ -198,12 +196,12 @@ def snapshot_epoch(
 
 
 def note(access: Access, epoch: int, values: Sequence[float]) -> None:
-    """Leave what a rank has to say of its part of an epoch so far, where its report will be."""
+    """Write a rank's note about its part of an epoch into the slot of its report."""
     access.window.reports[epoch % 2, access.rank, : len(values)] = values
 
 
 def publish_interim(access: Access, epoch: int, steps: int) -> None:
-    """Publish a snapshot within an epoch, and what all ranks have noted; called by rank 0.
+    """Publish a snapshot within an epoch with the notes of all ranks; rank 0 calls it.
 
     The snapshots must have been taken, and no rank may have reported the epoch.
     """
@@ -216,7 +214,7 @@ def publish_interim(access: Access, epoch: int, steps: int) -> None:
 
 
 def close_epoch(access: Access, epoch: int, record: Sequence[float]) -> None:
-    """Publish an epoch's record. The snapshots must have been taken."""
+    """Publish an epoch's record, after its snapshots were taken."""
     window = access.window
     row = window.history[epoch % window.spec.history]
     row[:] = 0.0
@@ -231,7 +229,7 @@ def await_closed(access: Access, epochs: int) -> Any:
 
 
 def latest_record(access: Access) -> NDArray[np.float64] | None:
-    """The record of the last closed epoch, or None."""
+    """Return the record of the last closed epoch, or None."""
     closed = access.window.words.load(Word.CLOSED)
     if closed == 0:
         return None
@@ -240,5 +238,5 @@ def latest_record(access: Access) -> NDArray[np.float64] | None:
 
 
 def finish(access: Access) -> None:
-    """No epoch follows: replicas that are ahead may go home."""
+    """Record that no epoch follows, so that replicas that are ahead can leave."""
     access.window.stop(FINISHED)

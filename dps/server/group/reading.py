@@ -1,8 +1,8 @@
-"""A shard's shared memory, read by another process while the shard lives and after it has died.
+"""Read access to a shard's shared memory, while the shard lives and after it has died.
 
-Nothing is written. An epoch is closed when all of its snapshots have been taken, and a snapshot
-that is being written lies in another place than those before it. So what the window says is closed
-can be read.
+Nothing is written. An epoch is closed after all of its snapshots were taken, and a snapshot is
+written to another slot than the earlier ones. So everything that the window declares closed can be
+read.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from dps.server.store.store import Store
 
 
 class ShardMemory:
-    """Answers in the place of a shard, see `ParameterShard`.
+    """Answers in place of a shard, see `ParameterShard`.
 
-    window: that of the group that was at work, with its store.
+    window: the window of the last group, with its store.
     """
 
     def __init__(self, window: Window) -> None:
@@ -27,7 +27,7 @@ class ShardMemory:
 
     @classmethod
     def find(cls, card: WindowCard) -> ShardMemory | None:
-        """Map a shard of this host; None if it is not there."""
+        """Map a shard of this host; None if that fails."""
         window = Window.find(card.spec, card.window)
         store = None if window is None else Store.find(card.spec.store, card.store)
         if window is None or store is None:
@@ -36,16 +36,16 @@ class ShardMemory:
         return cls(window)
 
     def snapshot(self, epochs: int, first: int = 0, steps: int = 0) -> Snapshot:
-        """The snapshot of that time, see `Snapshots.kept`."""
+        """Return a snapshot, see `Snapshots.kept`."""
         return self._window.store.snapshots.kept(epochs, first, steps)
 
     def status(self, since: int) -> ShardStatus:
-        """Records from epoch `since` on, and where every rank is, or was."""
+        """Return records from epoch `since` on, and the progress of every rank."""
         return status_of(self._window, since)
 
     def counts(self) -> NDArray[np.int64]:
-        """Counts of every rank, see `ParameterShard.counts`."""
+        """Return the counters of every rank, see `ParameterShard.counts`."""
         return self._window.activity.copy()
 
     def stop(self) -> None:
-        """Do nothing: after its death only ranks could be stopped, and they have seen it."""
+        """Do nothing: a dead shard has only ranks to stop, and they have noticed its death."""

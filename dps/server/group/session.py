@@ -1,7 +1,7 @@
-"""Handles on all shards, and on a group that works there; the latter is what a replica is given.
+"""Handles on shards and on the group that works there, which replicas receive.
 
-They pickle. They know where shards are and which elements they hold, and ask them; they do not
-make or release them (``dps/cluster`` does).
+They can be pickled. They know where shards are and which elements they hold; ``dps/cluster``
+creates and releases shards.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from dps.server.shard import ShardStatus, WindowCard
 from dps.server.store.export import ExportRequest, ExportResult
 from dps.server.store.snapshots import Snapshot
 
-#: Called while an answer is awaited; raises to give up.
+#: Called while waiting for an answer; raises to give up.
 Check = Callable[[], None]
 
 
 class Answer(Protocol):
-    """The answer to a call, to come."""
+    """A pending answer to a call."""
 
     def result(self, timeout: float, check: Check | None = None) -> Any:
-        """Wait for it at most `timeout` seconds; `check` is called meanwhile."""
+        """Wait for the answer at most `timeout` seconds; `check` is called meanwhile."""
 
 
 class Endpoint(ABC):
-    """The short methods of a shard, which do not wait for others."""
+    """The short methods of a shard, which never wait for other ranks."""
 
     @abstractmethod
     def start(self, method: str, *args: Any) -> Answer:
-        """Begin a call; several may be under way."""
+        """Start a call; several calls may be pending."""
 
     def call(self, method: str, *args: Any, timeout: float, check: Check | None = None) -> Any:
         """Call a method; `check` is called meanwhile, and raises to give up."""
@@ -47,7 +47,7 @@ class Endpoint(ABC):
 
 @dataclass(frozen=True)
 class Lazy:
-    """A call that is made when its answer is wanted."""
+    """A call that is made when its answer is needed."""
 
     made: Callable[[float], Any]
 
@@ -63,14 +63,14 @@ class Local(Endpoint):
     shard: Any
 
     def start(self, method: str, *args: Any) -> Lazy:
-        """Begin a call; it never waits."""
+        """Start a call; it never waits."""
         return Lazy(lambda _: getattr(self.shard, method)(*args))
 
 
 def call_each(
     ends: Iterable[Endpoint], method: str, *args: Any, timeout: float, check: Check | None = None
 ) -> list[Any]:
-    """Call a method of several shards at once; their answers in order."""
+    """Call a method of several shards at once; return their answers in order."""
     answers = [end.start(method, *args) for end in ends]
     return [answer.result(timeout, check) for answer in answers]
 
@@ -81,17 +81,17 @@ class Stores:
 
     shards: tuple[Endpoint, ...]
     placement: Placement
-    timeout: float  # seconds within which a shard must answer
-    # The table of the first elements, if their rows are made when they are touched.
+    timeout: float  # seconds in which a shard must answer
+    # The table of the first elements, if it has one.
     table: TableSpec | None = None
-    silence: float = 2.0  # seconds without any answer after which a shard's host is gone
+    silence: float = 2.0  # seconds without any answer after which a shard's host is lost
 
     def snapshot(self, epochs: int, check: Check | None = None, steps: int = 0) -> Snapshot:
-        """Fetch parameters and optimizer state as they were after `epochs` closed epochs.
+        """Fetch parameters and optimizer state after `epochs` closed epochs.
 
-        check: called while the answer is awaited; raises to give up.
-        steps: steps into the next epoch, for a snapshot within it.
-        Returns all of it, with the rows of a table in the order of their ids.
+        check: called while waiting; raises to give up.
+        steps: steps of the next epoch, for a snapshot within it.
+        Returns the snapshot, with the rows of a table in the order of their ids.
         """
         shards = range(len(self.shards))
         if self.table is not None:
@@ -110,7 +110,7 @@ class Stores:
         return whole
 
     def rest(self, check: Check | None = None) -> None:
-        """Keep only snapshots, once no rank works any more; memory that others map stays."""
+        """Free all memory except snapshots and mapped memory, once no rank works any more."""
         call_each(self.shards, "rest", timeout=self.timeout, check=check)
 
     def _parts(
@@ -129,18 +129,18 @@ class Stores:
     def write(
         self, shard: int, asked: Sequence[ExportRequest], copied: bool, check: Check | None
     ) -> None:
-        """Have a shard begin to hand snapshots of the group at work on, see `Exporter`.
+        """Make a shard start to export snapshots of the current group, see `Exporter`.
 
-        Raises LookupError: one that is copied is not, or no longer, there.
+        Raises LookupError: a snapshot to be copied does not exist, or not any more.
         """
         self.shards[shard].call("write", asked, copied, timeout=self.timeout, check=check)
 
     def written(self, shard: int, check: Check | None) -> ExportResult | None:
-        """The result; None while the export runs."""
+        """Return the result of an export; None while it runs."""
         return self.shards[shard].call("written", timeout=self.timeout, check=check)
 
     def open(self, hosts: Sequence[Endpoint] = (), check: Check | None = None) -> Session:
-        """Begin a group; `hosts` have the windows of hosts whose ranks sum before they send."""
+        """Start a group; `hosts` have the windows of hosts whose ranks sum."""
         ends, n = (*self.shards, *hosts), len(self.shards)
         cards = call_each(ends, "open", timeout=self.timeout, check=check)
         handles = tuple(map(WindowHandle, cards, ends))
@@ -150,7 +150,7 @@ class Stores:
 def joined(
     parts: Sequence[Sequence[Snapshot]], placement: Placement, table: TableSpec | None = None
 ) -> Snapshot:
-    """A snapshot, from the parts of each shard's in their order.
+    """Join the pieces of a snapshot, given for each shard in order.
 
     The rows of a table come in the order of their ids.
     """
@@ -165,7 +165,7 @@ def joined(
     for shard, (part, *_) in enumerate(parts):
         where.put(shard, part.split(width)[1], behind)
     if rows:
-        places = np.argsort(order)  # of each row that has come
+        places = np.argsort(order)  # the place of each row
         made, done = values[:, :rows].reshape(len(values), -1, width), 0
         for part in (part for each in parts for part in each):
             at = places[done : done + part.ids.shape[1]]
@@ -176,7 +176,7 @@ def joined(
 
 @dataclass(frozen=True)
 class WindowHandle:
-    """A group's window at one shard: how to map it, and where to call."""
+    """A group's window at one shard: how to map it, and where to call it."""
 
     card: WindowCard
     endpoint: Endpoint
@@ -188,10 +188,11 @@ class Session:
 
     server: Stores
     shards: tuple[WindowHandle, ...]
-    hosts: tuple[WindowHandle, ...] = ()  # windows in which ranks of a host sum before they send
+    # Windows in which ranks of a host sum before one of them sends.
+    hosts: tuple[WindowHandle, ...] = ()
 
     def status(self, since: int, check: Check | None = None) -> ShardStatus:
-        """Progress of the group, from the shard that keeps the epochs (the first).
+        """Progress of the group, from the first shard, which keeps the epochs.
 
         since: first epoch whose record is wanted.
         """
@@ -200,26 +201,27 @@ class Session:
         )
 
     def waits(self, check: Check | None = None) -> list[int]:
-        """Numbers of each rank's looks around while it waited, at any shard."""
+        """Number of each rank's checks while it waited, at any shard."""
         at, found = PROGRESS.index("WAITS"), self._each("status", 0, check=check)
         return [
             sum(each) for each in zip(*([p[at] for p in s.progress] for s in found), strict=True)
         ]
 
     def counts(self, check: Check | None = None) -> list[NDArray[np.int64]]:
-        """Counts of every rank at each shard (``_runtime/shared/activity.pyx``); (n_ranks, WIDTH).
+        """Counters of every rank at each shard (``_runtime/shared/activity.pyx``).
 
-        Counts of no shard are at the first one. A far rank sends its own a few times a second.
+        Counters that belong to no shard are at the first one. A remote rank sends its own several
+        times per second.
         """
         return self._each("counts", check=check)
 
     def stop(self, check: Check | None = None) -> None:
-        """End the fit for every replica."""
+        """Stop the fit for every replica."""
         ends = [handle.endpoint for handle in (*self.shards, *self.hosts)]
         call_each(ends, "stop", timeout=self.server.timeout, check=check)
 
     def near(self) -> Session:
-        """Return the session to read from: shards in memory of this host are read there."""
+        """Return a session that reads shards in this host's memory directly."""
         ends = tuple(
             handle.endpoint
             if isinstance(handle.endpoint, Local)

@@ -126,16 +126,16 @@ class Field(IntEnum):
     LATE_ROWS = words.R_LATE_ROWS
 
 
-#: Words that change while a rank works, or looks around as it waits. Only a silent rank is stuck.
+#: Words that change while a rank works, or checks others as it waits. Only a silent rank is stuck.
 _PROGRESS = (
     Field.ARRIVED, Field.DONE, Field.REDUCED, Field.ENDED, Field.BEAT, Field.RING, Field.WAITS,
 )  # fmt: skip
-#: The names of these.
+#: Their names.
 PROGRESS = tuple(field.name for field in _PROGRESS)
 
 
 class Wait(NamedTuple):
-    """A condition to wait for: `of` of every rank, or of the window, is at least `value`."""
+    """A condition to wait for: word `of` of every rank, or of the window, is at least `value`."""
 
     of: Field | Word
     value: int
@@ -147,22 +147,22 @@ class WindowSpec:
 
     fit: str  # id of the fit, hexadecimal
     n_ranks: int
-    store: StoreSpec  # what the shard holds
-    history: int = 1  # records of closed epochs that are kept
-    # The ranks that take part in steps, one for each host; the others' gradients come with
-    # theirs. Empty: all do.
+    store: StoreSpec  # the shard's store
+    history: int = 1  # number of records of closed epochs
+    # The ranks that take part in steps, one per host if hosts sum; their gradients include those of
+    # the other ranks. Empty: all.
     members: tuple[int, ...] = ()
-    ring: int = 0  # elements of the longest message where vectors go round; else 0
-    # Gradients that an update is of where others may come too late, and have slots of their own
-    # then; 0: all of them.
+    ring: int = 0  # elements of the longest message of a ring; 0 without a ring
+    # Gradients per update if others may come late, which then have slots of their own; 0: all of
+    # them.
     quorum: int = 0
     gathers: bool = False  # whether gradients are summed in `total` before they are applied
-    rounds: bool = False  # whether means are rounded to bfloat16, which `total` has then
-    reported: int = 16  # doubles of a rank's report of an epoch
+    rounds: bool = False  # whether means are rounded to bfloat16, which `total` then holds
+    reported: int = 16  # doubles in a rank's report of an epoch
 
     @property
     def n_slots(self) -> int:
-        """Places for gradients."""
+        """Number of gradient slots."""
         return 2 * len(self.active) if self.quorum else len(self.active)
 
     @property
@@ -172,7 +172,7 @@ class WindowSpec:
 
     @property
     def left(self) -> int:
-        """In a ring, the rank whose messages come here: that before the shard's own."""
+        """In a ring, the rank that sends to this shard's rank."""
         return self.active[self.shard % len(self.active) - 1]
 
     @property
@@ -193,7 +193,7 @@ class WindowSpec:
     def shapes(self) -> Shapes:
         """The arrays of a window, see `Window`."""
         size, dtype = self.size, self.dtype
-        stride = -(-size // 32) * 32  # slots of two ranks never share a line
+        stride = -(-size // 32) * 32  # slots of two ranks never share a cache line
         each = self.store.key_width
         keyed = int(each > 0)
         stride, n_keys = -(-stride // (each or 1)) * (each or 1), size // each if each else 0
@@ -223,12 +223,12 @@ class WindowSpec:
 
     @property
     def growing(self) -> str | None:
-        """Slots by keys take what a batch has touched, not what a whole table would."""
+        """The gradient slots of steps by keys, which take the memory that a batch touches."""
         return "slots" if self.store.key_width else None
 
 
 def _one_applies(spec: WindowSpec, cores: int) -> bool:
-    """Return whether one rank should apply a mean, rather than all ranks a slice each."""
+    """Return whether one rank should apply a mean, and not each rank its slice."""
     if spec.quorum or spec.store.key_width:
         return spec.quorum > 0
     n = len(spec.active)
@@ -237,7 +237,7 @@ def _one_applies(spec: WindowSpec, cores: int) -> bool:
 
 
 def slice_width(size: int, n_ranks: int, key_width: int) -> int:
-    """Return the number of elements in the slice of a rank; the last ones may have fewer."""
+    """Return the number of elements in a rank's slice; the last slices may have fewer."""
     unit = lcm(32, key_width or 1)
     return -(-size // n_ranks // unit) * unit or unit
 
@@ -306,7 +306,7 @@ class Window(Regions):
 
     @classmethod
     def create(cls, spec: WindowSpec, store: Store, *, shared: bool = False) -> Window:
-        """The window of a group that begins."""
+        """Create the window of a new group."""
         window = cls.make(spec, spec.fit, shared=shared)
         window.store = store
         window.begun_at[0] = store.version
@@ -322,14 +322,14 @@ class Window(Regions):
         return window
 
     def slice(self, rank: int) -> tuple[int, int]:
-        """The elements that `rank` reduces and updates on behalf of all."""
+        """Return the elements that `rank` reduces and updates for all."""
         if rank not in self.spec.active:
             return 0, 0
         n, width, place = self.spec.size, self.slice_width, self.place(rank)
         return min(n, place * width), min(n, (place + 1) * width)
 
     def place(self, rank: int) -> int:
-        """Number of a rank's slice."""
+        """Return the number of a rank's slice."""
         active = self.spec.active
         return active.index(rank) if rank in active else -1
 
@@ -339,9 +339,9 @@ class Window(Regions):
         return slice_width(self.spec.size, len(self.spec.active), self.spec.store.key_width)
 
     def grow(self, slot: int, nbytes: int) -> int:
-        """Make room for `nbytes` bytes of values and their keys in a slot; return its size.
+        """Make room in a slot for `nbytes` bytes of values and for their keys; return its size.
 
-        Raises StoppedError: the window has been given back.
+        Raises StoppedError: the window has been released.
         Raises WindowError: there is no room.
         """
         values, keys = self.slots[slot], self.keys[slot]
@@ -366,15 +366,15 @@ class Window(Regions):
         return there
 
     def is_claimed(self, rank: int) -> bool:
-        """True if a rank is there: its task has begun, and has come so far."""
+        """True if the rank's task has begun and has claimed the rank."""
         return self.words.rank_load(rank, Field.CLAIM) != 0
 
     def progress(self, rank: int) -> tuple[int, ...]:
-        """Counters of a rank; they change while it gets on."""
+        """Counters of a rank, which change while it makes progress."""
         return tuple(self.words.rank_load(rank, field) for field in _PROGRESS)
 
     def stop(self, reason: int) -> None:
-        """End every wait. The first reason stays."""
+        """End every wait; the first reason counts."""
         self.words.store_once(Word.STOP, reason)
 
     @property
@@ -395,6 +395,6 @@ class Window(Regions):
         return self.words.word_wait(wait.of, wait.value, seconds)
 
     def close(self) -> None:
-        """Stop all users of the window and give its file back."""
+        """Stop all users of the window and release its file."""
         self.stop(ABORTED)
         super().close()

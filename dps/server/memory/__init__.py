@@ -1,1 +1,1 @@
-"""Shared memory: files, arrays, leases."""
+"""Shared memory: files, arrays and leases."""

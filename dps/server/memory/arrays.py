@@ -1,7 +1,7 @@
 """Named arrays in one piece of memory: private, or in a file that other processes map.
 
-Owns where each array lies, and how a process knows that what it has mapped is what it expects: by a
-random token, and a digest of what both sides lay out.
+This module decides where each array is. A process recognises memory that it has mapped by a random
+token and a digest of the layout.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ _IDENTITY = 64  # bytes: token (16), digest (32)
 
 
 class Spec(Protocol):
-    """The specification of arrays; both sides compute the same layout from it."""
+    """What a set of arrays is for; both sides compute the same layout from it."""
 
     def shapes(self) -> Shapes:
         """The arrays."""
 
     @property
     def growing(self) -> str | None:
-        """The first of the arrays at the end whose memory is taken as it is needed; None: none."""
+        """The first of the trailing arrays whose memory is allocated on demand, or None."""
 
 
 @dataclass(frozen=True)
 class MemoryCard:
-    """A card for a piece of memory: in this process its token, else the path of its file."""
+    """Identifies a piece of memory: by a token in this process, else by the path of its file."""
 
     token: bytes
     path: str | None
 
 
 class Regions:
-    """Arrays in one piece of memory, each an attribute.
+    """Arrays in one piece of memory, which are attributes.
 
-    file: whose memory it is.
-    unshared: why there is no shared file, although one was wanted.
+    file: the file of the memory.
+    unshared: why there is no shared file although one was wanted.
     """
 
     unshared: str | None = None
@@ -71,16 +71,16 @@ class Regions:
         self.bind(regions, memory)
 
     def bind(self, regions: LaidOut, memory: Any) -> None:
-        """Have arrays that lie in some memory as attributes."""
+        """Make arrays in some memory attributes of this object."""
         for name, (offset, shape, dtype) in regions.items():
             array = np.frombuffer(memory, dtype, math.prod(shape), offset)
             setattr(self, name, array.reshape(shape))
 
     @classmethod
     def make(cls, spec: Spec, name: str, *, shared: bool) -> Self:
-        """Arrays of zeros, in a shared file where that is wanted and possible.
+        """Create arrays of zeros, in a shared file if that is wanted and possible.
 
-        name: what the file's name begins with.
+        name: prefix of the file's name.
         """
         regions, nbytes = laid_out(spec.shapes())
         file = unshared = None
@@ -88,7 +88,7 @@ class Regions:
         if shared:
             try:
                 file = SharedFile.create(name, nbytes, at_first)
-            except OSError as error:  # no room or no such file system
+            except OSError as error:  # no room, or no such file system
                 unshared = str(error)
         made = cls(spec, file.memory if file else _private(nbytes), file)
         made.unshared = unshared
@@ -99,7 +99,7 @@ class Regions:
 
     @classmethod
     def find(cls, spec: Spec, card: MemoryCard) -> Self | None:
-        """The arrays in this process's memory; None where that cannot be, which trying shows."""
+        """Map the arrays of a card; None if that fails."""
         own = _own.get(card.token)
         if isinstance(own, cls):
             return own
@@ -108,48 +108,49 @@ class Regions:
         try:
             file = SharedFile.open(Path(card.path))
             found = cls(spec, file.memory, file)
-        except (OSError, ValueError):  # not there, not ours, or something else by that name
+        # The file is missing, belongs to others, or is something else.
+        except (OSError, ValueError):
             return None
         same = found.token == card.token and found._identity[16:48].tobytes() == _digest(spec)
         return found if same else None
 
     @property
     def token(self) -> bytes:
-        """16 random bytes that tell this memory from all other."""
+        """16 random bytes that identify the memory."""
         return self._identity[:16].tobytes()
 
     @property
     def card(self) -> MemoryCard:
-        """A card by which other processes find it."""
+        """The card by which other processes map it."""
         return MemoryCard(self.token, str(self.file.path) if self.file else None)
 
     def release(self, array: NDArray[Any]) -> None:
-        """Give the pages of an array back that no other process maps; it holds zeros then."""
+        """Free the pages of an array that no other process maps; it then holds zeros."""
         private = self.file is None and isinstance(self._memory, mmap.mmap)
         if private and array.size and hasattr(mmap, "MADV_DONTNEED"):
             start = array.ctypes.data - self._identity.ctypes.data
             self._memory.madvise(mmap.MADV_DONTNEED, start, array.nbytes)
 
     def close(self) -> None:
-        """Give the file back; the memory lives until unused."""
+        """Release the file; the memory lives as long as it is used."""
         if self.file is not None:
             self.file.close()
 
 
 def _private(nbytes: int) -> mmap.mmap:
-    """Memory of zeros that pages are taken of as they are touched, and can be given back of."""
+    """Return zeroed memory whose pages are allocated on first use and can be freed."""
     return mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANON)
 
 
-# What this process has made: threads, Dask's in-process clusters, and replicas beside their shard
-# reach it without a file.
+# Memory that this process has created. Threads, Dask's in-process clusters, and replicas in the
+# process of their shard use it without a file.
 _own: weakref.WeakValueDictionary[bytes, Regions] = weakref.WeakValueDictionary()
 
 
 def laid_out(shapes: Shapes) -> tuple[LaidOut, int]:
-    """Offset in bytes, shape and dtype of each array; and the bytes of all."""
+    """Return offset in bytes, shape and dtype of each array, and the total bytes."""
     regions = {}
-    offset = mmap.PAGESIZE  # behind the identity
+    offset = mmap.PAGESIZE  # after the identity
     for name, (shape, dtype) in shapes.items():
         regions[name] = (offset, shape, dtype)
         nbytes = math.prod(shape) * np.dtype(dtype).itemsize
@@ -158,5 +159,5 @@ def laid_out(shapes: Shapes) -> tuple[LaidOut, int]:
 
 
 def _digest(spec: Spec) -> bytes:
-    """32 bytes that differ where the layouts of two pieces of memory would."""
+    """Return 32 bytes that differ if two layouts differ."""
     return hashlib.sha256(repr((spec, laid_out(spec.shapes()))).encode()).digest()

@@ -1,20 +1,20 @@
-"""Files of shared memory: made, mapped, given back, and swept after a crash.
+"""Files of shared memory: created, mapped, released, and removed after a crash.
 
-Knows bytes and owners only, nothing of what a window holds.
+This module sees bytes and owners only.
 
-Protocol. A file's name carries the fit and a random token. Its owner creates it,
-takes ``flock`` on it and allocates its bytes before anyone hears of it, but for those that
-its writer must :meth:`~LockedFile.commit`; it
-holds the lock for as long as it lives. A file whose lock is free therefore has no
-owner. It may hold what the fit goes on from, so it stays for a while: who sweeps
-(:func:`sweep`) marks it, which sets the time of its last change, and unlinks what was
-marked long ago. The client of a fit unlinks all of its files at its end. A sweeper could
-lock a file in the instant between its creation and its owner's lock, so an owner
-finds it marked at the most, and takes the mark off again.
+Protocol. A file's name contains the fit and a random token. Its owner creates it, takes ``flock``
+on it and allocates its bytes before it tells anyone, except bytes that a writer must
+:meth:`~LockedFile.commit`. The owner holds the lock as long as it lives, so a file with a free lock
+has no owner. Such a file may hold state that the fit continues from, so it stays for a while:
+:func:`sweep` marks it, which sets the time of its last change, and unlinks files that were marked
+long ago. The client of a fit unlinks all of the fit's files at its end. A sweeper may lock a file
+in the instant between its creation and its owner's lock; the owner then finds at most a mark, and
+removes it.
 
-A forked child inherits the lock, which would outlive the owner, so it gives its copy up at once.
-What a crash leaves: of the owner at any point, a file with a free lock; of a process
-who mapped it, nothing. Mappings outlive the name, so unlinking never breaks a reader.
+A forked child inherits the lock, which would outlive the owner, so the child gives up its copy at
+once. After a crash of the owner at any point there is a file with a free lock; a crash of a process
+that mapped the file leaves nothing. Mappings outlive the file's name, so unlinking never breaks a
+reader.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from typing import Self
 from dps._runtime.shared.words import PORTABLE
 
 _PREFIX = "dps-"
-#: Seconds for which what a dead owner has left stays.
+#: Seconds for which files of a dead owner are kept.
 _GRACE = 60.0
-#: The permissions of a file that has an owner, and of one whose owner was found dead.
+#: Permissions of a file with an owner, and of a file whose owner was found dead.
 _OWNED, _MARKED = 0o600, 0o700
 
 
@@ -50,8 +50,8 @@ def folder() -> Path:
 
 
 def _allocate(fd: int, nbytes: int, start: int = 0) -> None:
-    # ftruncate beyond a small tmpfs succeeds, and the first write then kills the
-    # process with SIGBUS; allocation says ENOSPC instead.
+    # ftruncate beyond the size of a small tmpfs succeeds, and the first write then kills the
+    # process with SIGBUS; allocation raises ENOSPC instead.
     if hasattr(os, "posix_fallocate") and not PORTABLE:
         os.posix_fallocate(fd, start, nbytes)
         return
@@ -62,7 +62,7 @@ def _allocate(fd: int, nbytes: int, start: int = 0) -> None:
 
 
 def _made(fit: str, nbytes: int, at_first: int) -> tuple[Path, int]:
-    """Make a file of zeros; return its path and a descriptor that holds its lock."""
+    """Create a file of zeros; return its path and a descriptor that holds its lock."""
     path = folder() / f"{_PREFIX}{fit}-{secrets.randbits(63):016x}"
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, _OWNED)
     try:
@@ -79,7 +79,7 @@ def _made(fit: str, nbytes: int, at_first: int) -> tuple[Path, int]:
 
 
 class LockedFile:
-    """A file whose lock says whether its owner lives, as its owner or as one who found it."""
+    """A file whose lock tells whether its owner lives, for the owner or for others."""
 
     def __init__(self, path: Path, fd: int, *, owner: bool) -> None:
         self.path = path
@@ -90,11 +90,11 @@ class LockedFile:
 
     @classmethod
     def create(cls, fit: str, nbytes: int = 0, at_first: int | None = None) -> Self:
-        """Make a file of `nbytes` zeros.
+        """Create a file of `nbytes` zeros.
 
-        at_first: the bytes that it takes now, all by default. Before others are written, `commit`
-            them.
-        Raises OSError: there is no room, or no file system that takes it.
+        at_first: bytes that are allocated now; by default all. Others must be committed before they
+            are written.
+        Raises OSError: there is no room, or the file system does not support it.
         """
         path, fd = _made(fit, nbytes, nbytes if at_first is None else at_first)
         try:
@@ -105,9 +105,9 @@ class LockedFile:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Find a file of another owner.
+        """Open a file of another owner.
 
-        Raises OSError: it is not there, or may not be read: another host, container or user.
+        Raises OSError: the file is missing or cannot be read: another host, container or user.
         """
         fd = os.open(path, os.O_RDWR)
         try:
@@ -118,7 +118,7 @@ class LockedFile:
 
     def owner_is_gone(self) -> bool:
         """True if the owner has died: its lock is free."""
-        if self._owner:  # its own lock would be granted again, and then given up
+        if self._owner:  # its own lock would be granted again, and then released
             return False
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -132,9 +132,10 @@ class LockedFile:
     def commit(self, start: int, nbytes: int) -> None:
         """Allocate bytes of the file without changing them.
 
-        Raises OSError: there is no room, or the file has been given back.
+        Raises OSError: there is no room, or the file has been released.
         """
-        fd = os.open(self.path, os.O_RDWR)  # by now the other one's number may be another file's
+        # The number of a closed descriptor may belong to another file by now.
+        fd = os.open(self.path, os.O_RDWR)
         try:
             _allocate(fd, nbytes, start)
         finally:
@@ -146,15 +147,16 @@ class LockedFile:
             os.close(self._fd)
 
     def close(self) -> None:
-        """Give the file back; an owner unlinks it. Memory lives until unused."""
+        """Release the file; an owner unlinks it. Memory lives as long as it is used."""
         self._release()
 
 
 class SharedFile(LockedFile):
-    """The same, mapped."""
+    """A locked file that is mapped."""
 
     def __init__(self, path: Path, fd: int, *, owner: bool) -> None:
-        # A mapping keeps the file open that it was made of, and that file's lock: not the owner's.
+        # A mapping keeps the descriptor that it was made of open, and with it a lock: not the
+        # owner's.
         mapped = os.open(path, os.O_RDWR)
         try:
             self.memory = mmap.mmap(mapped, 0)
@@ -170,7 +172,7 @@ def _release(fd: int, path: Path | None) -> None:
 
 
 def _forget_files() -> None:
-    """In a forked child: its parent owns the files, and alone holds their locks."""
+    """In a forked child: forget the files, whose owner and locks stay with the parent."""
     for file in list(_files):
         file.disown()
 
@@ -180,10 +182,10 @@ os.register_at_fork(after_in_child=_forget_files)
 
 
 def sweep(grace: float = _GRACE, fit: str | None = None) -> list[Path]:
-    """Unlink files, of a fit or of all, whose owners were found dead some seconds ago."""
+    """Unlink files, of one fit or all, whose owners were found dead some seconds ago."""
     removed = []
     for path in folder().glob(f"{_PREFIX}*" if fit is None else f"{_PREFIX}{fit}-*"):
-        with contextlib.suppress(OSError):  # gone meanwhile, or another user's
+        with contextlib.suppress(OSError):  # it has disappeared, or belongs to another user
             fd = os.open(path, os.O_RDWR)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""The identity of this host, so that a file on a network drive does not pass for shared memory."""
+"""The identity of this host, by which a file on a network drive is told from shared memory."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from dps.server.memory.files import folder
 
 @cache
 def host_id() -> str:
-    """A string that two processes share only if the same kernel runs them.
+    """Return a text that two processes share only if the same kernel runs them.
 
-    Linux's boot id; elsewhere, the host's name and hardware address.
+    It is Linux's boot id; elsewhere the host's name and hardware address.
     """
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -24,8 +24,8 @@ def host_id() -> str:
 
 
 def shared_memory_id() -> str:
-    """A string that two processes have in common only if they can map each other's files.
+    """Return a text that two processes share only if they can map each other's files.
 
-    The host, the file system that such files lie in, and whose files they are.
+    It names the host, the file system of such files, and their user.
     """
     return f"{host_id()} {os.stat(folder()).st_dev} {os.getuid()}"

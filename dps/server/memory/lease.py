@@ -1,14 +1,14 @@
-"""Leases: how the others learn that a rank's process has died, without asking the scheduler.
+"""Leases, by which ranks learn of another rank's death without the scheduler.
 
-A rank that has mapped a window holds a lock on a small file beside it, which the system gives back
-when the process dies. The file's number stands in the rank's word LEASE. For a rank that is far the
-thread at the shard that serves it says LOST when its connection ends.
+A rank that has mapped a window holds a lock on a small file beside it, which the system releases
+when the process dies. The number of the file is in the rank's word LEASE. For a remote rank the
+thread at the shard writes LOST when its connection ends.
 
-Protocol. The rank makes the file and locks it, then writes LEASE. When it goes in good order it
-writes LEFT, and only then unlinks the file. So a number whose file is not there, or is not locked,
-is that of a process that has died; its finder unlinks the file. A crash before LEASE is
-written leaves a file with a free lock, which is swept as windows are, and a rank that no other can
-tell from one that is slow: the deadline ends that wait.
+Protocol. The rank creates the file and locks it, then writes LEASE. When it leaves in good order it
+writes LEFT, and only then unlinks the file. So if the file of a number is missing or not locked,
+its process has died; the rank that finds it unlinks it. A crash before LEASE is written leaves a file
+with a free lock, which is swept like windows, and a rank that looks slow to others: their deadline
+ends the wait.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ LOST = -2
 
 
 class Lease:
-    """A rank's lease, as its holder has it.
+    """A rank's lease, for its holder.
 
-    rank: its number there.
+    rank: its number in the window.
     """
 
     def __init__(self, window: Window, rank: int) -> None:
@@ -35,7 +35,7 @@ class Lease:
 
     @classmethod
     def of(cls, window: Window, rank: int) -> Lease | None:
-        """A lease where others can see it; without one deadlines have to do."""
+        """Take a lease if others can see it; otherwise there are only deadlines."""
         try:
             return None if window.file is None else cls(window, rank)
         except OSError:  # no room
@@ -48,9 +48,9 @@ class Lease:
 
 
 def loss_of(window: Window, rank: int) -> str | None:
-    """The fate of a lost rank, as far as it can be seen; None if it is not lost.
+    """Return what happened to a lost rank, as far as visible; None if it is not lost.
 
-    No file stays open: with all that look at all others there would be thousands.
+    No file stays open: if all ranks check all others there would be thousands.
     """
     number = window.words.rank_load(rank, Field.LEASE)
     if number <= 0:
@@ -62,7 +62,7 @@ def loss_of(window: Window, rank: int) -> str | None:
                 file.path.unlink(missing_ok=True)
     except FileNotFoundError:
         gone = True
-    except OSError:  # there are too many open files: the deadline still holds
+    except OSError:  # too many open files; the deadline still applies
         gone = False
     # It may have left in good order meanwhile.
     gone = gone and window.words.rank_load(rank, Field.LEASE) == number

@@ -1,1 +1,1 @@
-"""The contents of a shard: parameters, snapshots, table rows."""
+"""The contents of a shard: parameters, snapshots and table rows."""

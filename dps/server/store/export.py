@@ -1,6 +1,6 @@
-"""A thread of a shard's process that hands snapshots on, beside those who train.
+"""Exports of snapshots in a thread of the shard's process, during training.
 
-What is done with them is the caller's: it knows no files.
+The caller decides what an export does.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ from typing import Any
 
 from dps.server.store.snapshots import Snapshot, Snapshots
 
-#: Takes the pieces of a snapshot in their order; what it returns travels to who has asked.
+#: Takes the pieces of a snapshot in order; its result travels to the process that asked for it.
 Write = Callable[[Iterable[Snapshot]], Any]
-#: After how many epochs, and steps of the next, a snapshot was taken, None: without one; and what
-#: is done with it.
+#: The epochs, and steps of the next epoch, of a snapshot (None: without one), and the function.
 ExportRequest = tuple[tuple[int, int] | None, Write]
 
-#: Seconds that a thread may need to see that it is to end.
+#: Seconds in which a thread must notice that it should end.
 _JOIN_SECONDS = 2.0
 
 
@@ -27,17 +26,17 @@ _JOIN_SECONDS = 2.0
 class ExportResult:
     """The result of an export."""
 
-    results: tuple[Any, ...] = ()  # what was returned for each snapshot
-    error: OSError | None = None  # why it has failed
-    overtaken: bool = False  # whether a snapshot was given up for a newer one meanwhile
+    results: tuple[Any, ...] = ()  # the result for each snapshot
+    error: OSError | None = None  # the reason of a failure
+    overtaken: bool = False  # whether a newer snapshot replaced one during the export
 
 
 class Exporter:
-    """Hands snapshots on in a thread of its own.
+    """Exports snapshots in a thread.
 
-    copied: whether they are copied first, since they may be written over while they are handed on.
-        Those in a file, which do not fit into memory a second time, never are.
-    Raises LookupError: one that is copied is not, or no longer, there.
+    copied: whether snapshots are copied first, since they may be overwritten during the export.
+        Snapshots in a file are never copied, because they would not fit in memory.
+    Raises LookupError: a snapshot to be copied does not exist, or not any more.
     """
 
     def __init__(self, snapshots: Snapshots, asked: Iterable[ExportRequest], copied: bool) -> None:
@@ -55,7 +54,7 @@ class Exporter:
 
     @property
     def written(self) -> ExportResult | None:
-        """The result; None while the export runs."""
+        """The result of the export; None while it runs."""
         return self._written
 
     def _run(self) -> None:
@@ -66,7 +65,7 @@ class Exporter:
             self._written = ExportResult(overtaken=True)
         except OSError as error:
             self._written = ExportResult(error=error)
-        except Exception as error:  # of a file system that has errors of its own
+        except Exception as error:  # file systems raise exceptions of their own
             self._written = ExportResult(error=OSError(f"{type(error).__name__}: {error}"))
         finally:
             self._asked = []
@@ -78,7 +77,7 @@ class Exporter:
             yield piece
 
     def close(self) -> None:
-        """End it after the piece at hand, for which it waits a moment."""
+        """End it after the current piece, for which it waits a moment."""
         self._ended = True
-        with suppress(RuntimeError):  # it is closed by its own thread
+        with suppress(RuntimeError):  # its own thread closes it
             self._thread.join(_JOIN_SECONDS)

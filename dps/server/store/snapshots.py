@@ -1,19 +1,17 @@
-"""Snapshots of what a shard holds: places in its memory or in a file, written and read.
+"""Snapshots of a shard's contents, written to slots in its memory or in a file.
 
-They know no ranks, modes or epochs but by number.
+This module sees no ranks or modes, and epochs only as numbers.
 
-Protocol. The word of a place is 0 while a snapshot is written there, and then says after how many
-epochs, and steps of the next one, it was taken. A reader looks at the word before and after it has
-copied. A snapshot is written where the oldest one was, but for that of the last epoch that was
-closed, and one that is spared: that of the best epoch so far, where the best is kept. So there are
-two places, one more for the best, and one more that only snapshots within epochs are written to. A
-crash of the writer leaves none in that place, and in the others the one before it and those that
-were spared.
+Protocol. The word of a slot is 0 while a snapshot is written to it, and then holds the epochs, and
+steps of the next epoch, of the snapshot. A reader checks the word before and after it copies. A
+snapshot is written over the oldest one, except the snapshot of the last closed epoch and a spared
+one, which is that of the best epoch if it is kept. So there are two slots, one more for the best
+epoch, and one more for snapshots within epochs only. After a crash of the writer its slot holds no
+snapshot, and the other slots hold the earlier one and the spared ones.
 
-Of a table only the rows that there are count, so others are neither written nor read. Where a table
-is large, or a model that no other process maps, snapshots lie in a file of the shard's process
-(:class:`DiskBuffer`), which gives the pages that it has gone through back to the system: they do
-not count as memory of the process.
+Of a table only rows in use are written and read. If a table is large, or a model is not mapped by
+other processes, snapshots are in a file of the shard's process (:class:`DiskBuffer`). It returns
+pages that it has gone through to the system, so that they do not count as memory of the process.
 """
 
 from __future__ import annotations
@@ -31,23 +29,22 @@ from dps._runtime.shared import words
 from dps._runtime.shared.words import Header
 
 _WORDS = (words.S_SNAPSHOT_0, words.S_SNAPSHOT_1, words.S_SNAPSHOT_2, words.S_SNAPSHOT_3)
-#: Bits for steps in the word that says when a snapshot was taken.
+#: Bits for steps in the word of a slot.
 _STEPS = 32
-#: Bytes of a table's rows that are gone through, or sent, at a time.
+#: Bytes of a table's rows that are processed or sent at a time.
 _PIECE_BYTES = 16 << 20
 
 
 class Snapshot(NamedTuple):
-    """A snapshot, or a part of one: some rows of a table, or without one some elements."""
+    """A snapshot or a part of one: rows of a table or, without a table, elements."""
 
-    # (1 + state_rows, n) array, parameters and state; where there is a table, of the rows that
-    # there are, and of what is behind the table, in the first part
+    # (1 + state_rows, n) array, parameters and state. With a table: of the rows in use, and in the
+    # first part also of the elements after the table
     values: NDArray[np.floating]
-    version: int  # updates behind them
-    # (2, rows) int64 array, of a table: the id of each row, and the update that was the last to
-    # touch it, where rows expire
+    version: int  # number of updates
+    # (2, rows) int64 array for a table: the id of each row, and its last update if rows expire
     ids: NDArray[np.int64]
-    rest: int = 0  # where the next part begins; 0: there is none
+    rest: int = 0  # where the next part begins; 0: this is the last one
 
     @property
     def params(self) -> NDArray[np.floating]:
@@ -65,7 +62,7 @@ class Snapshot(NamedTuple):
         return self.values[:, :n], self.values[:, n:]
 
     def pieces(self, width: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.floating]]]:
-        """Ids and values of its rows, some at a time."""
+        """Yield ids and values of its rows in pieces."""
         each = _rows_of_a_piece(self.values, width)
         for first in range(0, self.ids.shape[1], each):
             ids = self.ids[:, first : first + each]
@@ -73,22 +70,22 @@ class Snapshot(NamedTuple):
 
 
 class DiskBuffer:
-    """Memory in a file without a name, which is gone with the process.
+    """Memory in an unlinked file, which disappears with the process.
 
-    folder: where it is to lie; None: where temporary files do.
-    Raises OSError: there is no room on the disk.
+    folder: of the file; None: the folder for temporary files.
+    Raises OSError: the disk has no room.
     """
 
     def __init__(self, nbytes: int, folder: str | None) -> None:
         with tempfile.TemporaryFile(prefix="dps-", dir=folder) as file:
-            if hasattr(os, "posix_fallocate"):  # else a full disk would end the process
+            if hasattr(os, "posix_fallocate"):  # otherwise a full disk would kill the process
                 os.posix_fallocate(file.fileno(), 0, nbytes)
             else:
                 os.ftruncate(file.fileno(), nbytes)
             self.memory = mmap.mmap(file.fileno(), nbytes)
 
     def release(self) -> None:
-        """Give pages back; what was written stays in the file."""
+        """Free pages; the file keeps their contents."""
         if hasattr(mmap, "MADV_DONTNEED"):
             self.memory.madvise(mmap.MADV_DONTNEED)
 
@@ -96,13 +93,13 @@ class DiskBuffer:
 class Snapshots:
     """The snapshots of a store.
 
-    values: sequence of (1 + state_rows, n) array, the places; the last ones are for snapshots
-        within epochs alone.
-    within: how many of these there are, 0 or 1.
-    versions: (places,) int64 array, the version of each snapshot.
-    ids: (places, 2, rows) int64 array, of a table, as a store has them.
+    values: sequence of (1 + state_rows, n) array, the slots; the last ones are for snapshots within
+        epochs only.
+    within: number of these, 0 or 1.
+    versions: (slots,) int64 array, the version of each snapshot.
+    ids: (slots, 2, rows) int64 array for a table, as in a store.
     width: elements of a row of the table.
-    spill: where `values` and `ids` lie, if not in memory.
+    spill: the file of `values` and `ids`, unless they are in memory.
     """
 
     def __init__(
@@ -122,7 +119,7 @@ class Snapshots:
 
     @property
     def last(self) -> int:
-        """Epochs after which the last snapshot of a whole epoch was taken."""
+        """Epochs of the last snapshot of a whole epoch."""
         return (max(map(self._header.load, _WORDS)) >> _STEPS) - 1
 
     def keep(
@@ -135,7 +132,7 @@ class Snapshots:
         spare: int | None = None,
         steps: int = 0,
     ) -> None:
-        """Write the snapshot after some epochs and steps; that after `spare` epochs is left."""
+        """Write the snapshot of some epochs and steps, but not over that of `spare` epochs."""
         places = len(self.values) if steps else self._of_epochs
         taken = [self._header.load(word) for word in _WORDS[:places]]
         left = {_word(each) for each in (self.last, spare) if each is not None and each >= 0}
@@ -163,9 +160,9 @@ class Snapshots:
             row[start:stop] = given[start:stop]
 
     def kept(self, epochs: int, first: int = 0, steps: int = 0) -> Snapshot:
-        """A part of what was kept then: rows of a table, or elements, from one on.
+        """Return a part of a snapshot: rows of a table, or elements, from `first` on.
 
-        Raises LookupError: that snapshot is not, or no longer, there.
+        Raises LookupError: the snapshot does not exist, or not any more.
         """
         place = self._place(epochs, steps)
         kept = self._part(place, first)
@@ -173,26 +170,27 @@ class Snapshots:
         return kept
 
     def _place(self, epochs: int, steps: int) -> int:
-        """The place of the snapshot of that time."""
+        """Return the slot of a snapshot."""
         for place in range(len(self.values)):
             if self._header.load(_WORDS[place]) == _word(epochs, steps):
                 return place
         raise LookupError(f"no snapshot after {epochs} epochs and {steps} steps")
 
     def _check(self, place: int, epochs: int, steps: int) -> None:
-        """Raise where what was read meanwhile may be of another."""
-        # Adding, unlike loading, is not done before what comes in front of it, on any processor.
+        """Raise if the copied snapshot may have been replaced meanwhile."""
+        # Unlike a load, an add cannot be executed before the reads in front of it, on any
+        # processor.
         if self._header.add(_WORDS[place], 0) != _word(epochs, steps):
             raise LookupError(f"no snapshot after {epochs} epochs and {steps} steps any more")
 
     def pieces(self, epochs: int, steps: int = 0) -> Iterator[Snapshot]:
-        """All parts of what was kept then, see `kept`.
+        """Yield all parts of a snapshot, see `kept`.
 
-        Without a table it is one, which is no copy: whether it was what it should have been is
-        found out when the next one is asked for.
+        Without a table there is one part, which is a view. Whether it was intact is checked when
+        the next part is requested.
 
-        Raises LookupError: that snapshot is not, or no longer, there: then nothing that came is of
-        any use.
+        Raises LookupError: the snapshot does not exist, or not any more; then no earlier part is
+            valid.
         """
         if self._ids.shape[2] == 0:
             place = self._place(epochs, steps)
@@ -210,7 +208,7 @@ class Snapshots:
 
     @property
     def spilled(self) -> bool:
-        """True if they lie in a file."""
+        """True if the snapshots are in a file."""
         return self._spill is not None
 
     def _part(self, place: int, first: int) -> Snapshot:
@@ -244,7 +242,7 @@ class Snapshots:
 
     @property
     def _behind(self) -> int:
-        """Start of the values behind the table."""
+        """Start of the values after the table."""
         return self._ids.shape[2] * self._width
 
     @property
@@ -258,7 +256,7 @@ class Snapshots:
             yield first, min(first + self._each, n_rows)
 
     def _behind_pieces(self) -> Iterator[tuple[int, int]]:
-        """The values behind the table: at once, or in pieces whose pages are given back."""
+        """The values after the table, at once or in pieces whose pages are freed."""
         first, last = self._behind, self.values[0].shape[1]
         column = self.values[0][:, :1].nbytes
         each = max(1, last if self._spill is None else _PIECE_BYTES // column)
@@ -271,7 +269,7 @@ class Snapshots:
 
 
 def _word(epochs: int, steps: int = 0) -> int:
-    """The word of a place for a snapshot; larger for later ones."""
+    """Return the word of a slot for a snapshot; it is larger for later ones."""
     return (epochs + 1 << _STEPS) + steps
 
 

@@ -1,14 +1,12 @@
-"""The store: what a shard holds, for as long as its owner wants it.
+"""The store: the contents of a shard, which outlive a group.
 
 Parameters, optimizer state, how many updates they have, and snapshots of them. What a group of
 ranks needs around it is a window (``group/window.py``). It knows no ranks, modes or epochs but by
 number.
 
-Words of a store
-    VERSION   updates applied
-    SNAPSHOT  a word for each of the places of snapshots, see ``snapshots.py``: when it was taken;
-              0 while there is none
-    WRITES, READS, CLOSED   of a tensor of a server, see ``_runtime/tensors/part.pyx``
+Words of a store VERSION updates applied SNAPSHOT a word for each of the places of snapshots, see
+``snapshots.py``: when it was taken; 0 while there is none WRITES, READS, CLOSED of a tensor of a
+server, see ``_runtime/tensors/part.pyx``
 """
 
 from __future__ import annotations
@@ -54,38 +52,39 @@ class Arena:
 
     table: TableSpec
     rows: int
-    region: int  # rows of which one rank has charge
+    region: int  # rows that one rank updates
     seed: int
-    start: tuple[float, ...]  # optimizer state of a new row, a number a row of state
+    start: tuple[float, ...]  # optimizer state of a new row, one number per row of state
 
 
 @dataclass(frozen=True)
 class StoreSpec:
     """The specification of a store."""
 
-    name: str  # of whom it belongs to: the id of a fit
+    name: str  # the owner: the id of a fit
     shard: int
     size: int  # elements of the flat vector on this shard
     dtype: str  # ``"float32"`` or ``"float64"``
     state_rows: int = 0  # rows of optimizer state
-    # True if parameters and state are here; else only snapshots of the replicas' copies.
+    # True if the shard holds parameters and state; else it only has snapshots of the replicas'
+    # copies.
     holds_parameters: bool = True
     digest: str = ""  # digest of the model's layout
-    # Elements that go by one key, where gradients are sparse, so that updates are lazy; else 0.
+    # Elements per key for sparse gradients with lazy updates; else 0.
     key_width: int = 0
-    n_snapshots: int = 2  # two, three where the best is kept, or none where nothing is
+    n_snapshots: int = 2  # two, three if the best epoch is kept, or none
     arena: Arena | None = None  # the shard's part of a table
-    spilled: bool = False  # whether snapshots lie in a file on the disk of the shard's worker
-    within: int = 0  # places for snapshots within epochs alone, 0 or 1; not where there is a table
+    spilled: bool = False  # whether snapshots are in a file on the worker's disk
+    within: int = 0  # slots for snapshots within epochs only, 0 or 1; 0 with a table
 
     @property
     def growing(self) -> str | None:
-        """The array that grows on demand: few fits take snapshots within an epoch."""
+        """The array that is allocated on demand: few fits take snapshots within an epoch."""
         return "kept_within" if self.within and not self.spilled else None
 
     @property
     def behind(self) -> int:
-        """Elements behind the table."""
+        """Elements after the table."""
         arena = self.arena
         return self.size - (0 if arena is None else arena.rows * arena.table.width)
 
@@ -108,7 +107,7 @@ class StoreSpec:
 
     @property
     def snapshots(self) -> Shapes:
-        """The arrays of what snapshots hold."""
+        """The arrays of snapshots."""
         rows = 0 if self.arena is None else self.arena.rows
         return {
             "kept": ((self.n_snapshots, 1 + self.state_rows, self.size), self.dtype),
@@ -177,7 +176,7 @@ class Store(Regions):
 
     @property
     def n_keys(self) -> int:
-        """Keys that there can be; ids have 62 bits."""
+        """Largest number of keys; ids have 62 bits."""
         if self.spec.arena is not None:
             return 1 << 62
         return self.spec.size // max(self.spec.key_width, 1)
@@ -193,14 +192,13 @@ class Store(Regions):
         shared: bool = False,
         folder: str | None = None,
     ) -> Store:
-        """A store that begins with given values.
+        """Create a store with initial values.
 
-        values: (1 + state_rows, size) array or sequence of rows, parameters, and rows of optimizer
-            state; where there is a table, of what is behind it. A number stands for a row that is
-            all the same.
-        version: updates behind them.
+        values: (1 + state_rows, size) array or sequence of rows: parameters and optimizer state;
+            with a table, those after it. A number stands for a constant row.
+        version: number of updates so far.
         shared: whether it should be a file that other processes can map.
-        folder: where snapshots are spilled to.
+        folder: of spilled snapshots.
         """
         regions, nbytes = laid_out(spec.snapshots)
         spill = None
@@ -234,12 +232,12 @@ class Store(Regions):
         return store
 
     def begin(self) -> None:
-        """Take the first snapshot of a store with a table, once all its rows have been put."""
+        """Take the first snapshot of a store with a table, after all its rows were written."""
         if self.spec.arena is not None:
             self.keep(0, self.params, self.state, self.version)
 
     def put_rows(self, ids: NDArray[np.int64], values: NDArray[np.floating]) -> None:
-        """Put rows of a table that were made before, see `Snapshot`, while no group is at work.
+        """Write rows of a table from an earlier group, see `Snapshot`, before a group works.
 
         ids: (2, rows) int64 array.
         values: (1 + state_rows, rows * width) array.
@@ -262,27 +260,27 @@ class Store(Regions):
         self.ids[1, at] = ids[1]
 
     def fill(self, row: int, start: int, values: NDArray[np.floating]) -> None:
-        """Write some of the values that it begins with: parameters (row 0) or state."""
+        """Write some of the initial values: parameters (row 0) or state."""
         behind = self.spec.size - self.spec.behind
         at = slice(behind + start, behind + start + len(values))
-        if self.spec.arena is None:  # else the first snapshot is taken later
+        if self.spec.arena is None:  # with a table the first snapshot is taken later
             self.snapshots.values[0][row, at] = values
         if self.spec.holds_parameters:
             held = self.state[row - 1] if row else self.params
             held[at] = values
 
     def rest(self) -> None:
-        """Give back the memory of parameters and state, which only snapshots need."""
+        """Free the memory of parameters and state, once only snapshots are needed."""
         for array in (self.params, self.state):
             self.release(array)
 
     @property
     def version(self) -> int:
-        """Updates applied."""
+        """Number of updates."""
         return self.words.load(StoreWord.VERSION)
 
     def has_room_within(self) -> bool:
-        """True if there is memory for a snapshot within an epoch, which is taken now."""
+        """Allocate memory for a snapshot within an epoch; True if there is room."""
         if not self._has_room and self.file is not None:
             regions, _ = laid_out(self.spec.shapes())
             try:
@@ -302,5 +300,5 @@ class Store(Regions):
         spare: int | None = None,
         steps: int = 0,
     ) -> None:
-        """Write the snapshot after some epochs and steps, see `Snapshots.keep`."""
+        """Write the snapshot of some epochs and steps, see `Snapshots.keep`."""
         self.snapshots.keep(epochs, params, state, self.ids, version, spare, steps)

@@ -1,4 +1,4 @@
-"""The shard of each id of a table, and the rows of a shard."""
+"""The assignment of a table's rows to shards."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def arena_of(
     seed: int,
     optimizer: Optimizer,
 ) -> Arena:
-    """Make a shard's part of a table that `n_ranks` ranks share."""
+    """Return a shard's part of a table that `n_ranks` ranks share."""
     start = np.zeros((optimizer.state_rows, 1))
     optimizer.initialize(start)
     return Arena(
@@ -34,10 +34,10 @@ def arena_of(
 
 
 def rows_by_shard(kept: Snapshot, table: TableSpec, placement: Placement) -> list[Snapshot]:
-    """The rows of a table that each shard has, wherever they were before.
+    """Distribute the rows of a table over shards, wherever they were before.
 
-    kept: all of it.
-    Returns one a shard, without what is behind the table.
+    kept: the whole snapshot.
+    Returns one part per shard, without the elements after the table.
     """
     row = owners(np.ascontiguousarray(kept.ids[0]), table.rows)
     shard_of = np.searchsorted(placement.cuts, row * table.width, side="right") - 1

@@ -1,1 +1,1 @@
-"""Checkpoints: options, writing, files, locks."""
+"""Checkpoints of a running fit: options, writer, files and lock."""

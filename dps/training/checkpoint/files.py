@@ -1,8 +1,9 @@
-"""Checkpoints in a directory: the contents of each, and the newest that is whole.
+"""The files of a checkpoint, and the search for the newest complete one.
 
-``000007-<run>/`` has the files of shards (``part-...``) and the manifest of
-`dps.files.directories`, which is written last: without it there is no checkpoint. Files say nothing
-of replicas, and of shards only which elements each had, so that any number of them may go on.
+``000007-<run>/`` holds the shards' files (``part-...``) and the manifest of
+`dps.files.directories`. The manifest is written last: a directory without one is no checkpoint. The
+files name no replicas, and of shards only the range of elements, so a fit can resume with any
+number of both.
 """
 
 from __future__ import annotations
@@ -40,17 +41,17 @@ _LARGEST_EXACT = 2.0**53
 
 @dataclass(frozen=True)
 class SnapshotFiles:
-    """A snapshot in files."""
+    """The files of one snapshot."""
 
-    cuts: NDArray[np.int64]  # (n_shards + 1,), as of a `Placement`
-    parts: tuple[tuple[StoredFile, ...], ...]  # the files of each shard, in their order
-    version: int  # updates behind it
+    cuts: NDArray[np.int64]  # (n_shards + 1,) first element of each shard, as in a `Placement`
+    parts: tuple[tuple[StoredFile, ...], ...]  # the files of each shard, in order
+    version: int  # number of updates
 
     @classmethod
     def of(
         cls, placement: Placement, parts: Sequence[Sequence[StoredFile]], version: int
     ) -> SnapshotFiles:
-        """A snapshot of shards with that placement."""
+        """Return the files of a snapshot whose shards have that placement."""
         return cls(np.array(placement.cuts), tuple(map(tuple, parts)), version)
 
 
@@ -58,19 +59,19 @@ class SnapshotFiles:
 class _Saved:
     """The contents of a manifest."""
 
-    subject: dict[str, Any]  # what the fit is about, which its own layer looks at
+    subject: dict[str, Any]  # description of the fit; `estimators/fit/resume.py` compares it
     history: NDArray[np.float64]  # (epochs, columns)
     table: TableSpec | None
-    # The state after the last epoch, and after the best if that was an earlier one.
+    # The states after the last epoch, and after the best epoch if that was an earlier one.
     last: SnapshotFiles
     best: SnapshotFiles | None
-    within: EpochProgress | None  # of a snapshot within the next epoch
+    within: EpochProgress | None  # progress within the next epoch, if a snapshot was taken there
     interim: SnapshotFiles | None  # that snapshot
 
 
 @dataclass(frozen=True)
 class LoadedCheckpoint:
-    """A checkpoint that was read, and is whole."""
+    """A complete checkpoint that has been read."""
 
     place: CheckpointDir
     subject: dict[str, Any]
@@ -120,14 +121,14 @@ _KINDS = (
 
 
 def part_names(what: str, shard: int) -> str:
-    """The prefix of the names of a shard's files."""
+    """Return the prefix of the names of a shard's files."""
     return f"part-{what}-{shard:04d}"
 
 
 def store(
     directory: str, names: str, pieces: Iterable[Snapshot]
 ) -> tuple[tuple[StoredFile, ...], int]:
-    """Write the pieces of a snapshot, a file each; a shard calls it.
+    """Write each piece of a snapshot to a file; runs at the shard.
 
     Returns the version.
     """
@@ -149,7 +150,7 @@ def write(
     within: EpochProgress | None,
     interim: SnapshotFiles | None,
 ) -> None:
-    """Write the manifest, once all files that it names are there."""
+    """Write the manifest, after all the files that it names."""
     writer = RecordWriter(_KINDS)
     saved = _Saved(subject, _rows(history), table, last, best, within, interim)
     write_directory(place.directory, writer(saved, CHECKPOINT), writer.arrays)
@@ -165,9 +166,9 @@ def _rows(history: Sequence[EpochRecord]) -> NDArray[np.float64]:
 
 
 def history_of(rows: Any) -> tuple[EpochRecord, ...]:
-    """Records of epochs, from an array of a row each.
+    """Return the records of epochs from an array with one row per epoch.
 
-    Raises ValueError: they are none.
+    Raises ValueError: the rows are not records of epochs.
     """
     least = len(EpochRecord.__dataclass_fields__)
     if not (isinstance(rows, np.ndarray) and rows.dtype == np.float64 and rows.ndim == 2):
@@ -185,9 +186,9 @@ def history_of(rows: Any) -> tuple[EpochRecord, ...]:
 
 
 def _saved(place: CheckpointDir) -> _Saved:
-    """The contents of a manifest.
+    """Read a manifest.
 
-    Raises OSError, ValueError: it cannot be read, or is damaged.
+    Raises OSError, ValueError: it cannot be read or is damaged.
     """
     record, arrays = read_directory(place.directory)
     try:
@@ -222,15 +223,15 @@ def unfinished(path: str) -> str | None:
 def newest(path: str) -> LoadedCheckpoint | None:
     """Return the newest complete checkpoint, or None.
 
-    One that is damaged is named in a warning, and that of the same run before it is taken.
+    A damaged checkpoint causes a warning that names it, and an older one of the same run is used.
 
-    Raises ValueError: all that there are are damaged: each is named.
+    Raises ValueError: all checkpoints are damaged. The message names each.
     """
     damaged: list[str] = []
     run: str | None = None
     for place in places(path):
         if run not in (None, place.run) or not place.is_written():
-            continue  # of another fit, or not written to its end
+            continue  # it belongs to another fit, or is incomplete
         try:
             found = _read(place)
         except (ValueError, OSError) as error:
@@ -253,7 +254,7 @@ def newest(path: str) -> LoadedCheckpoint | None:
 
 
 def _described(place: CheckpointDir, error: Exception) -> str:
-    """The message of an error; for one of the file system, with its class."""
+    """Return the message of an error; for an error of the file system also its class."""
     if isinstance(error, ValueError | FileNotFoundError):
         return str(error)
     return f"{place.directory} cannot be read ({type(error).__name__}: {error})"
@@ -286,7 +287,7 @@ def _read(place: CheckpointDir) -> LoadedCheckpoint:
 
 
 def _kept(place: CheckpointDir, stored: SnapshotFiles, table: TableSpec | None) -> Snapshot:
-    """A snapshot, from the files of any shards."""
+    """Read a snapshot, whatever shards wrote it."""
     pieces = []
     for parts in stored.parts:
         pieces.append([_piece(place, part, stored.version) for part in parts])

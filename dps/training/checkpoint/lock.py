@@ -1,15 +1,16 @@
-"""The lock on a checkpoint path, which keeps a second fit from writing there.
+"""The lock that keeps a second fit from writing to a checkpoint path.
 
-Protocol. The lock is a file that its owner writes before it reads or writes anything else at the
-path, renews every few seconds, and removes when the fit ends. It names the owner's process, and the
-runs whose files the owner may leave there. If it is removed meanwhile, it is written again when it
-is renewed. A fit that finds a lock is refused while the owner lives; otherwise it takes the lock
-over, and with it the runs. On the owner's host the system says whether the process lives. From
-another host, an owner is dead if it has not renewed the lock for `_STALE_SECONDS`.
+Protocol. The lock is a file. The fit writes it before it reads or writes anything else at the path,
+renews it every few seconds, and removes it at the end. It names the process of its owner and the
+runs whose checkpoints the owner may remove. If another program removes the file, the next renewal
+writes it again. A fit that finds a lock is refused while the owner lives. If the owner is dead, the
+fit takes over the lock and its runs. On the same host the system says whether the process lives. An
+owner on another host counts as dead once the lock is older than `_STALE_SECONDS`.
 
-Crashes: before the file is written nothing is left; after it, a lock without an owner. Two fits
-that take over a dead owner's lock at the same moment may both pass. So may a fit whose owner was
-stopped for longer. No file is lost then: a fit removes only checkpoints of runs that it knows.
+Crashes. Before the file is written, nothing is left behind; afterwards, a lock without an owner.
+Two fits that take over the lock of a dead owner at the same moment may both succeed, and so may a
+fit whose owner was only suspended for too long. No file is lost in either case, because a fit
+removes checkpoints of its own runs only.
 """
 
 from __future__ import annotations
@@ -37,21 +38,21 @@ _log = logging.getLogger("dps")
 NAME = ".dps-lock"
 _RENEW_SECONDS = 5.0
 _STALE_SECONDS = 20.0
-#: By which two looks at one process's start may differ, in ticks, or seconds by a clock.
+#: The largest difference between two readings of a process's start, in ticks or seconds.
 _SAME_START = 2.0
 
-#: Tokens of the locks that this process holds.
+#: The tokens of the locks that this process holds.
 _held: set[str] = set()
-#: Threads of this process take locks one at a time.
+#: Taken by threads of this process while they take a lock.
 _taking = threading.Lock()
 
 
 class PathLock:
     """The lock on a checkpoint path, held until `close`.
 
-    runs: runs whose checkpoints this fit may remove: at first those of dead owners of the lock.
-    Raises FileExistsError: another fit holds it.
-    Raises OSError: the path cannot be written.
+    runs: runs whose checkpoints this fit may remove; first those that a dead owner named.
+    Raises FileExistsError: another fit holds the lock.
+    Raises OSError: the path cannot be written to.
     """
 
     def __init__(self, path: str) -> None:
@@ -77,19 +78,19 @@ class PathLock:
         self._thread.start()
 
     def add(self, runs: Iterable[str]) -> None:
-        """Name further runs.
+        """Add runs whose checkpoints may be removed.
 
-        Raises OSError: the path cannot be written.
+        Raises OSError: the path cannot be written to.
         """
         self.runs |= frozenset(runs)
         self._write_first()
 
     def is_taken(self) -> bool:
-        """True if another fit has taken the lock over; False if it is gone or empty."""
+        """True if another fit has taken over the lock; False if the file is missing or empty."""
         return _parsed(self._read()).get("token") not in (None, self._owner["token"])
 
     def close(self) -> None:
-        """Give it up; a file system that hangs is waited for a moment only."""
+        """Release the lock; a file system that hangs delays this for a moment only."""
         self._ended.set()
         self._thread.join(grace())
 
@@ -106,7 +107,7 @@ class PathLock:
         return raw
 
     def _take(self, dead: bytes | None) -> bool:
-        """Write the lock in place of a dead owner's; False if it has changed since."""
+        """Replace the lock of a dead owner; False if it has changed since it was read."""
         with _taking:
             if self._read() != dead:
                 return False
@@ -148,10 +149,10 @@ class PathLock:
                 return None
 
     def _write_first(self) -> None:
-        """Write it before training begins."""
+        """Write the lock before training begins."""
         try:
             self._write()
-        except Exception as error:  # file systems have errors of their own
+        except Exception as error:  # file systems raise exceptions of their own
             raise OSError(
                 f"checkpoints cannot be written to {self.path}: {type(error).__name__}: {error}"
             ) from error
@@ -164,11 +165,11 @@ class PathLock:
 
     def _renew(self) -> None:
         while not self._ended.wait(_RENEW_SECONDS):
-            with contextlib.suppress(Exception):  # it is tried again
+            with contextlib.suppress(Exception):  # the next renewal tries again
                 if self.is_taken():
                     break
                 self._renewals += 1
-                self._write()  # also where it has been removed, or the path
+                self._write()  # writes the file and the path again if they were removed
         _held.discard(self._owner["token"])
         with contextlib.suppress(Exception):
             if not self.is_taken():
@@ -177,7 +178,7 @@ class PathLock:
 
 
 def _lives(owner: dict[str, Any]) -> bool | None:
-    """True if the owner's process lives; None if that cannot be seen from here."""
+    """True if the owner's process lives; None if this host cannot tell."""
     pid, started = owner.get("process"), owner.get("started")
     if owner.get("host") != _host() or type(pid) is not int or type(started) is not float:
         return None
@@ -192,9 +193,9 @@ def _lives(owner: dict[str, Any]) -> bool | None:
 
 
 def _start_of(pid: int) -> float:
-    """Ticks from the host's boot to a process's start, or its time where that is not known.
+    """Return a process's start in ticks since boot, or as a time if ticks are unknown.
 
-    The clock may be set while a process lives, which moves that time.
+    The time of the start moves when the clock is set.
     """
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
@@ -212,7 +213,7 @@ def _parsed(raw: bytes | None) -> dict[str, Any]:
 
 
 def _host() -> str:
-    """A string that two processes share only if they see the same processes."""
+    """Return a string that is equal in two processes only if they see the same processes."""
     try:
         return f"{host_id()} {os.readlink('/proc/self/ns/pid')}"
     except OSError:

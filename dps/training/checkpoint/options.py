@@ -85,15 +85,15 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class CheckpointRun:
-    """The checkpoints of one fit, for its trainer."""
+    """The checkpoints of one fit, as the trainer needs them."""
 
     where: Checkpoint
-    lock: PathLock  # held on the path; it knows the runs whose checkpoints may be removed
-    run: str  # the fit with all that goes on from it
-    # what the fit is about: values of kinds that `dps.training.saved` knows
+    lock: PathLock  # the lock on the path; it knows which runs may be removed
+    run: str  # id of the run: a fit and all fits that resume it
+    # Description of the fit, in types that `dps.training.saved` can write.
     subject: dict[str, Any]
 
     @property
     def path(self) -> str:
-        """The same for all processes."""
+        """The path, absolute, so that all processes mean the same one."""
         return self.lock.path

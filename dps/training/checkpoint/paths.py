@@ -1,12 +1,12 @@
-"""The contents of a checkpoint path: which directories are checkpoints, and may be removed.
+"""The directories at a checkpoint path: which are checkpoints, and which may be removed.
 
-A checkpoint is a directory called ``<number>-<run>``, not a link to one, with the files of
-`checkpoint.files`. A run is a fit, and all fits that resumed from it. Anything else at the path
-belongs to others: it is not read, not counted and not removed.
+A checkpoint is a real directory named ``<number>-<run>`` with the files of `checkpoint.files`. A
+run is a fit and all fits that resume it. Everything else at the path belongs to others: dps does
+not read, count or remove it.
 
-A directory is removed only if it holds nothing but files of a checkpoint, and its run is known to
-this fit: its own, one whose manifest it has read (`files.known_runs`), or one that the lock of a
-dead process names (`lock.PathLock`).
+dps removes a directory only if it holds nothing but files of a checkpoint and this fit knows its
+run: the run is its own, this fit has read one of its manifests (`files.known_runs`), or the lock of
+a dead process names it (`lock.PathLock`).
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from typing import Any
 
 from dps.files.directories import MANIFEST, file_system, os_errors, read_manifest
 
-#: The kind of a checkpoint's manifest.
+#: Kind of the manifest of a checkpoint.
 CHECKPOINT = "checkpoint"
 
-#: Kinds of snapshots: after the last epoch, after the best one, and within the epoch that follows.
+#: Kinds of snapshots: after the last epoch, after the best one, within the next one.
 LAST, BEST, WITHIN = "last", "best", "within"
 _NAME = re.compile(r"(\d{6,})-([0-9a-f]{8,})")
 _ARRAYS = rf"arrays-[0-9a-f]{{16}}\.safetensors|part-(?:{LAST}|{BEST}|{WITHIN})-[\d-]+\.safetensors"
 _HAS_ARRAYS = re.compile(_ARRAYS)
-#: A file of a checkpoint, or what a crash leaves of one, see `directories.write_file`.
+#: Names of a checkpoint's files, and of temporary files that a crash leaves behind.
 _OURS = re.compile(rf"(?:{_ARRAYS}|manifest\.json)|\.(?:{_ARRAYS}|manifest\.json)\.[0-9a-f]{{32}}")
 
 
@@ -35,21 +35,21 @@ _OURS = re.compile(rf"(?:{_ARRAYS}|manifest\.json)|\.(?:{_ARRAYS}|manifest\.json
 class CheckpointDir:
     """The directory of one checkpoint."""
 
-    path: str  # of all of them
+    path: str  # the checkpoint path
     number: int
     run: str
 
     @property
     def directory(self) -> str:
-        """Its own."""
+        """Path of the directory."""
         return f"{self.path}/{self.number:06d}-{self.run}"
 
     def after(self) -> CheckpointDir:
-        """The next one's."""
+        """The next checkpoint's directory."""
         return CheckpointDir(self.path, self.number + 1, self.run)
 
     def is_written(self) -> bool:
-        """True if it has been written to its end; it may be damaged since."""
+        """True if the manifest exists; the checkpoint may be damaged nevertheless."""
         names = {name for name, _ in _entries(self.directory)}
         if MANIFEST not in names or not any(map(_HAS_ARRAYS.fullmatch, names)):
             return False
@@ -61,7 +61,7 @@ class CheckpointDir:
 
 
 def _entries(path: str) -> list[tuple[str, bool]]:
-    """The names in a directory; and whether each is a plain file."""
+    """Return the names in a directory, each with whether it is a regular file."""
     _, fs, root = file_system(path)
     try:
         with os_errors(path):
@@ -76,7 +76,7 @@ def _name(entry: dict[str, Any]) -> str:
 
 
 def places(path: str) -> list[CheckpointDir]:
-    """The directories at a path that are called as checkpoints are, the newest first."""
+    """Return the directories at a path that have a checkpoint's name, newest first."""
     _, fs, root = file_system(path)
     with os_errors(path):
         found = fs.ls(root, detail=True) if fs.exists(root) else []
@@ -95,10 +95,10 @@ def number_of_next(path: str, known: Collection[str]) -> int:
 
 
 def clear(newest: CheckpointDir, keep: int, known: Collection[str]) -> None:
-    """Remove what the newest checkpoint, which is whole, supersedes.
+    """Remove the checkpoints that the newest complete one supersedes.
 
-    That is all of the known runs but for the last `keep` that are whole, and later ones, of its
-    own run.
+    These are the checkpoints of known runs, except the last `keep` complete ones and later ones of
+    its own run.
     """
     kept = 0
     for place in places(newest.path):
@@ -111,9 +111,9 @@ def clear(newest: CheckpointDir, keep: int, known: Collection[str]) -> None:
 
 
 def remove(place: CheckpointDir) -> None:
-    """Remove a checkpoint of a known run, whole or in part, if it holds nothing else.
+    """Remove a checkpoint of a known run, complete or not, if it holds no other files.
 
-    The manifest goes first, so that a checkpoint that is half removed does not count as damaged.
+    The manifest is removed first, so that a half-removed checkpoint does not count as damaged.
     """
     found = _entries(place.directory)
     if not all(plain and _OURS.fullmatch(name) for name, plain in found):

@@ -1,7 +1,6 @@
-"""A test that all writers can write at a path, and see each other's files.
+"""A check before training that all shards can write to a path and see each other's files.
 
-Asked before training begins: a path that only this process has is found out then, and not when the
-checkpoint is needed.
+It finds a path that only this process can see before the fit needs a checkpoint there.
 """
 
 from __future__ import annotations
@@ -16,16 +15,16 @@ from dps.files.directories import file_system, write_file
 from dps.server.group.session import Check, Stores
 from dps.server.store.snapshots import Snapshot
 
-#: Seconds between questions to those who write.
+#: Seconds between two questions to the shards.
 _TICK = 0.005
 
 
 def probe(path: str, stores: Stores, timeout: float, check: Check | None) -> None:
-    """Write a small file from here and from each shard, and read it elsewhere.
+    """Write a small file from here and from each shard, and read it from another process.
 
-    timeout: seconds within which all must have written.
-    check: called meanwhile; raises to give up.
-    Raises OSError: a worker cannot write there, or cannot read what others write.
+    timeout: seconds in which all of them must have written.
+    check: called while waiting; raises to give up.
+    Raises OSError: a worker cannot write to the path, or cannot read what others write.
     """
     token = secrets.token_hex(8)
     names = [f".probe-{token}", *(f".probe-{token}-{k}" for k in range(len(stores.shards)))]
@@ -33,7 +32,7 @@ def probe(path: str, stores: Stores, timeout: float, check: Check | None) -> Non
         _, fs, root = file_system(path)
         fs.makedirs(root, exist_ok=True)
         write_file(fs, root, names[0], [token.encode()])
-    except Exception as error:  # file systems have errors of their own
+    except Exception as error:  # file systems raise exceptions of their own
         raise OSError(f"checkpoints cannot be written to {path}: {_described(error)}") from error
     try:
         for shard, name in enumerate(names[1:]):
@@ -64,7 +63,7 @@ def probe(path: str, stores: Stores, timeout: float, check: Check | None) -> Non
 
 
 def _answer(path: str, question: str, name: str, token: str, pieces: Iterable[Snapshot]) -> None:
-    """The answer of a shard."""
+    """Return a shard's answer."""
     if _read(path, question) != token.encode():
         raise OSError(
             "what the client writes there is not seen on the shard's worker: give a path that all "

@@ -1,11 +1,12 @@
-"""The checkpoints of one fit, as the trainer takes them: begun, looked after, sealed.
+"""The checkpoints of one fit: when one begins, how it proceeds, and how it is completed.
 
-Shards write their own files, in threads of their processes. Who watches the fit asks them now and
-then; once all have written, a thread here writes the manifest and removes older checkpoints. What
-goes wrong is a warning, once: a checkpoint never fails a fit.
+Shards write their own files in threads of their processes. The trainer asks them for progress now
+and then. Once all have written, a thread here writes the manifest and removes older checkpoints. A
+failure causes one warning and never fails the fit.
 
-Order: files of shards, each beside its place, flushed, renamed; then the manifest likewise; then
-older checkpoints go. A crash at any point leaves the ones before.
+Order: each file of a shard is written under a temporary name, flushed and renamed; then the
+manifest likewise; then older checkpoints are removed. A crash at any point leaves the earlier
+checkpoints complete.
 """
 
 from __future__ import annotations
@@ -47,29 +48,30 @@ from dps.training.progress import Progress
 
 _log = logging.getLogger("dps")
 
-#: Seconds before the first look where nothing else is to be done; later ones are up to 40 times
-#: as far apart, since each asks every shard.
+#: Seconds before the first question to the shards; later ones are up to 40 times as far apart,
+#: since each asks every shard.
 _TICK = 0.005
-#: Bytes a second that are written at least; who is slower is not waited for at the end of a fit.
+#: Lowest acceptable rate in bytes per second; the end of a fit does not wait for a slower shard.
 _SLOW = 10_000_000
 
 
 @dataclass
 class _Pending:
-    """A checkpoint that is being written."""
+    """A checkpoint in the making."""
 
     place: CheckpointDir
     history: tuple[EpochRecord, ...]
     within: EpochProgress | None
     placement: Placement
-    #: By name: what each shard has written. What the client has at hand is written here.
+    #: The answers of the shards by the name of the snapshot. This process writes what the client
+    #: holds.
     asked: tuple[str, ...]
     own: dict[str, Snapshot]
     written: dict[int, tuple[Any, ...]] = field(default_factory=dict)
     sealed: Future[None] | None = None
 
     def of_shards(self) -> dict[str, tuple[list[tuple[StoredFile, ...]], list[int]]]:
-        """The files of all shards, and the versions, by name."""
+        """Files of all shards and their versions, by the name of the snapshot."""
         made: dict[str, tuple[list[tuple[StoredFile, ...]], list[int]]] = {}
         for at, name in enumerate(self.asked):
             of_name = [self.written[shard][at] for shard in sorted(self.written)]
@@ -78,16 +80,16 @@ class _Pending:
 
 
 class _Overtaken(Exception):
-    """The fit was faster: a shard has given the snapshot up for a newer one."""
+    """A shard has replaced the snapshot by a newer one before it was written."""
 
 
 class Checkpoints:
     """Takes the checkpoints of a fit.
 
     job: the fit's first job, with `checkpoint`.
-    stores: which are to write.
+    stores: the shards that write.
     check: called while they are asked; raises to give up.
-    Raises OSError: some cannot read what others write at the path.
+    Raises OSError: a shard cannot read what others write to the path.
     """
 
     def __init__(self, job: Job, stores: Stores, check: Check | None = None) -> None:
@@ -102,15 +104,15 @@ class Checkpoints:
         )
         self._every, self._keep = given.where.seconds, given.where.keep
         self._since = time.monotonic()
-        self._last = len(job.done), 0  # epochs and steps behind the last one
+        self._last = len(job.done), 0  # epochs and steps that the last checkpoint covers
         self._pending: _Pending | None = None
-        #: True if epochs are so short that a snapshot is overwritten while it is written to a file.
+        #: True if epochs are so short that a snapshot is replaced while a file of it is written.
         self._copied = False
         self._warned = False
         self._threads: list[threading.Thread] = []
 
     def look(self, progress: Progress, check: Check) -> None:
-        """Begin one if it is time, and go on with the one that is under way.
+        """Begin a checkpoint if one is due, and proceed with the current one.
 
         check: called while shards are asked; raises to give up.
         """
@@ -118,14 +120,14 @@ class Checkpoints:
         self._try(partial(self._step, due, progress, check))
 
     def renew(self) -> None:
-        """Give up what shards of an earlier generation were to write; a manifest may follow."""
+        """Abandon the files that shards of an earlier generation were writing."""
         if self._pending is not None and self._pending.sealed is not None:
             self._pending = None
         else:
             self._give_up()
 
     def end(self, progress: Progress, check: Check) -> None:
-        """Finish the one under way, and take one of where the fit is."""
+        """Complete the current checkpoint, and take one of the fit's final state."""
         for due in (False, True):
             deadline = time.monotonic() + self._patience
             due = due and self._is_new(progress)
@@ -144,12 +146,12 @@ class Checkpoints:
         return (progress.closed, 0 if within is None else within.steps) > self._last
 
     def close(self) -> None:
-        """Wait a moment for a manifest that is on its way."""
+        """Wait a moment for a manifest that is being written."""
         for thread in self._threads:
             thread.join(grace())
 
     def _start(self, function: Callable[..., None], *args: Any) -> Future[None]:
-        """Call it in a thread, which does not keep the process where a file system hangs."""
+        """Call a function in a daemon thread, which cannot keep the process alive if it hangs."""
         future: Future[None] = Future()
 
         def run() -> None:
@@ -158,7 +160,7 @@ class Checkpoints:
                 future.set_result(None)
             except OSError as error:
                 future.set_exception(error)
-            except Exception as error:  # file systems have errors of their own
+            except Exception as error:  # file systems raise exceptions of their own
                 future.set_exception(OSError(f"{type(error).__name__}: {error}"))
 
         thread = threading.Thread(target=run, name="dps-checkpoint", daemon=True)
@@ -169,13 +171,13 @@ class Checkpoints:
     def _try(self, step: Callable[[], None]) -> None:
         try:
             step()
-        except _Overtaken:  # there will be a newer snapshot, which is due at once
+        except _Overtaken:  # a checkpoint of a newer snapshot is due at once
             self._give_up()
             self._since, self._copied = -math.inf, True
-        except DPSError as error:  # who watches the fit hears of it, too
+        except DPSError as error:  # the trainer hears of it, too
             _log.info("a checkpoint was given up: %s", error)
             self._give_up()
-        except Exception as error:  # also of memory that a shard does not have
+        except Exception as error:  # includes MemoryError at a shard
             self._give_up()
             self._failed(error)
 
@@ -186,7 +188,7 @@ class Checkpoints:
             self._advance(self._pending, progress.stores, check)
 
     def _begin(self, progress: Progress, check: Check) -> None:
-        """Have every shard write what it kept after the last epoch, after the best, and since."""
+        """Ask every shard to write its snapshots: the last, the best and one within the epoch."""
         job, stores = progress.job, progress.stores
         history, within = progress.history, progress.within
         done = len(job.done)
@@ -257,7 +259,7 @@ class Checkpoints:
         clear(pending.place, self._keep, self._given.lock.runs)
 
     def _check_files(self, place: CheckpointDir, written: Iterable[SnapshotFiles]) -> None:
-        """See that what shards wrote is here: a new one may have a file system of its own."""
+        """Check that this process sees the shards' files: their file system may be another one."""
         _, fs, root = file_system(place.directory)
         for part in (part for stored in written for parts in stored.parts for part in parts):
             try:
@@ -278,7 +280,7 @@ class Checkpoints:
             self._start(remove, pending.place)
 
     def _failed(self, error: Exception) -> None:
-        """Say it once; training goes on."""
+        """Warn once; training continues."""
         told = f"a checkpoint could not be written to {self._given.path}: {error!r}"
         if self._warned:
             _log.info("%s", told)

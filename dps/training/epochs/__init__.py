@@ -1,1 +1,1 @@
-"""Epochs: their records, and when training stops."""
+"""Records of epochs, and the stopping rule."""

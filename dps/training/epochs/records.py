@@ -1,7 +1,7 @@
-"""The record of an epoch: how replicas report it, how a window stores it, what users see.
+"""The record of an epoch: as a rank reports it, as a window stores it, as users see it.
 
-A window knows records as rows of doubles; the meaning of each double is here. pandas and
-matplotlib are imported only for a frame or a plot.
+A window stores a record as a row of doubles; this module defines them. pandas and matplotlib are
+imported only for a frame or a plot.
 """
 
 from __future__ import annotations
@@ -17,73 +17,75 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class EpochReport:
-    """The report of one rank on an epoch."""
+    """One rank's report on an epoch."""
 
-    loss_sum: float  # weighted sum of training losses, each taken when its batch was seen
-    rows: int  # training rows seen
-    validation_sum: float  # weighted sum of validation losses, and of their weights
+    loss_sum: float  # weighted sum of training losses, each computed when its batch was used
+    rows: int  # training rows used
+    validation_sum: float  # weighted sum of validation losses, and the sum of weights
     validation_weight: float
     seconds: float  # wall time
-    stale_sum: float  # of the staleness of its pushes
+    stale_sum: float  # sum of the staleness of its pushes
     stale_max: float
-    steps: int  # steps taken with rows
-    full_batch: int = 0  # 1: a pass over all rows at one point, which judges its progress itself
-    converged: int = 0  # 1: there is nothing left to gain
-    # The largest number of steps ahead of the slowest rank; NaN if no rank counts them.
+    steps: int  # steps with rows
+    # 1: the epoch was a pass over all rows, which has its own criterion of progress.
+    full_batch: int = 0
+    converged: int = 0  # 1: no further improvement is expected
+    # Largest number of steps ahead of the slowest rank; NaN if ranks do not count steps.
     clock_distance: float = math.nan
-    # Rows that it has not seen, since others had taken the steps that these are of.
+    # Rows that the rank did not use because other ranks had completed those steps.
     skipped: int = 0
-    dropped: int = 0  # rows that it has seen, whose gradients did not count
+    dropped: int = 0  # rows that the rank used, but whose gradients did not count
     # Rows whose gradients came too late for their own step, whether or not they counted later.
     late: int = 0
-    digest: int = 0  # of the rank's copy of parameters and state; 0 where it holds none
+    digest: int = 0  # digest of the rank's copy of parameters and state; 0 if it holds none
 
     def row(self, score: Sequence[float] | NDArray[np.float64] = ()) -> NDArray[np.float64]:
-        """Return the values as doubles, followed by the report of a validation score."""
+        """Return the report as doubles, followed by the report of a validation score."""
         own = np.array([*vars(self).values()], np.float64)
         return np.concatenate([own, score])
 
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """A closed epoch."""
+    """The record of a closed epoch."""
 
-    epoch: int  # its number, from 1
-    loss: float  # mean training loss seen during the epoch, without penalty
-    validation_loss: float  # NaN where no rows are kept for validation
-    validation_score: float  # NaN where no score was asked for
+    epoch: int  # number of the epoch, from 1
+    loss: float  # mean training loss during the epoch, without the penalty
+    validation_loss: float  # NaN without validation rows
+    validation_score: float  # NaN without a score
     rows: int  # training rows of all replicas whose gradients counted
     seconds: float  # wall time of the slowest replica
-    staleness_mean: float  # updates applied between a replica's pull and its push
+    staleness_mean: float  # updates between a replica's pull and its push
     staleness_max: float
-    # Steps that a replica was ahead of the slowest one when it began a step; NaN if no replica
-    # counts them.
+    # Largest number of steps that a replica was ahead of the slowest one when it began a step; NaN
+    # if replicas do not count steps.
     clock_distance_max: float
-    rows_dropped: int  # training rows of the epoch that did not count, because others were faster
-    # Training rows whose gradients came too late for their own step; they are among the rows
-    # dropped, or have counted in a later step.
+    rows_dropped: int  # training rows that did not count because other replicas were faster
+    # Training rows whose gradients came too late for their own step. They are among the dropped
+    # rows or counted in a later step.
     rows_late: int
     best: float  # lowest monitored loss so far, or minus the highest score
-    # The epoch after which the parameters are those of the fit: the best one on validation, or
-    # the last one without.
+    # The epoch whose parameters the fit keeps: the best one on validation rows, or without them the
+    # last one.
     kept: int
-    bad_epochs: int  # epochs in a row without an improvement
-    last: bool  # whether the fit ended here
-    converged: bool  # whether it did because nothing is gained any more
-    # True for a pass over all rows at one point, which all replicas wait for.
+    bad_epochs: int  # consecutive epochs without an improvement
+    last: bool  # whether the fit ends with this epoch
+    converged: bool  # whether it ends because no further improvement is expected
+    # True for a pass over all rows, which all replicas wait for.
     full_batch: bool
-    plateau: int  # the epoch after which steps gain so little that such passes follow; 0: not yet
-    # Those of each replica that counted, in rank order; they sum to `rows`.
+    # Epoch after which steps gain so little that passes over all rows follow; 0: none so far.
+    plateau: int
+    # Training rows of each replica that counted, in rank order; they sum to `rows`.
     rows_per_replica: tuple[int, ...]
 
     def row(self) -> tuple[float, ...]:
-        """Return the values as doubles, followed by the number of replicas and their rows."""
+        """Return the record as doubles, followed by the number of replicas and their rows."""
         *values, replicas = vars(self).values()
         return tuple(map(float, (*values, len(replicas), *replicas)))
 
     @classmethod
     def from_row(cls, row: Sequence[float] | NDArray[np.float64]) -> EpochRecord:
-        """From doubles."""
+        """Return the record of a row of doubles."""
         numbers = np.asarray(row).tolist()
         n, *replicas = numbers[len(_KINDS) :]
         values: dict[str, Any] = {
@@ -93,7 +95,7 @@ class EpochRecord:
 
     @classmethod
     def unknown(cls, epoch: int, n_replicas: int) -> EpochRecord:
-        """The record of a closed epoch whose report is lost."""
+        """Return a record for a closed epoch whose report is lost."""
         values: dict[str, Any] = {
             name: math.nan if kind is float else kind() for name, kind in _KINDS.items()
         }
@@ -102,13 +104,13 @@ class EpochRecord:
 
     @property
     def rows_per_second(self) -> float:
-        """Rows of all replicas a second; NaN where nothing is known."""
+        """Rows per second of all replicas; NaN if unknown."""
         if self.seconds > 0:
             return self.rows / self.seconds
         return math.inf if self.rows else math.nan
 
     def line(self) -> str:
-        """The line of a log on the epoch.
+        """Return the line for the log.
 
         Examples
         --------
@@ -130,34 +132,34 @@ class EpochRecord:
         )
 
     def as_dict(self, kept: int) -> dict[str, Any]:
-        """Return the dict for ``history_``, in a fit that kept the parameters of epoch `kept`."""
+        """Return the epoch's dict in ``history_``; the fit kept the parameters of epoch `kept`."""
         shown = {name: value for name, value in vars(self).items() if name not in _INTERNAL}
         shown = {n: value for n, value in shown.items() if n not in ASKED or not math.isnan(value)}
         return shown | {"kept": self.epoch == kept, "rows_per_second": self.rows_per_second}
 
 
-#: The numbers of a record, and those that users do not see.
+#: The numbers of a record with their types, and the fields that users do not see.
 _KINDS: dict[str, type] = {
     name: {"int": int, "float": float, "bool": bool}[kind]
     for name, kind in EpochRecord.__annotations__.items()
     if name != "rows_per_replica"
 }
 _INTERNAL = {"best", "kept", "bad_epochs", "last", "converged", "plateau"}
-#: Numbers that ``history_`` has of an epoch, but for the rows of each replica.
+#: Numbers of an epoch in ``history_``, except the rows of each replica.
 SHOWN: dict[str, type] = {
     **{name: kind for name, kind in _KINDS.items() if name not in _INTERNAL},
     "kept": bool,
     "rows_per_second": float,
 }
-#: Fields that are left out if they are NaN, because the fit has no use for them.
+#: Fields that are left out of ``history_`` if they are NaN.
 ASKED = "validation_score", "clock_distance_max"
 
 
 class History(list[dict[str, Any]]):
-    """The epochs of a fit: a list of a dict an epoch, which also makes a frame and a plot.
+    """The epochs of a fit: a list with a dict per epoch, which makes a frame and a plot.
 
-    ``kept`` is true of the epoch after which the parameters are those of the model: the best one
-    with `early_stopping`, else the last one.
+    ``kept`` is True for the epoch whose parameters the model has: the best one with
+    `early_stopping`, else the last one.
 
     Examples
     --------
@@ -182,15 +184,15 @@ class History(list[dict[str, Any]]):
         return f"History({epochs}, loss {first['loss']:.4g} to {last['loss']:.4g}, {seconds:.3g} s)"
 
     def to_frame(self) -> Any:
-        """A :class:`pandas.DataFrame` of a row an epoch, its number the index."""
+        """Return a :class:`pandas.DataFrame` with one row per epoch and the epoch as index."""
         import pandas as pd
 
         return pd.DataFrame(list(self)).set_index("epoch")
 
     def plot(self, axes: Any = None) -> Any:
-        """Draw the loss and, below it, the throughput by epoch; needs matplotlib.
+        """Plot the loss and, below it, the throughput by epoch; needs matplotlib.
 
-        axes: where to draw; a new figure by default.
+        axes: two axes to draw on; by default a new figure.
         Returns array of two matplotlib axes.
         """
         if axes is None:

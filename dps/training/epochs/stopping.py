@@ -1,7 +1,6 @@
-"""The stopping rule: from the reports of an epoch to its record, and whether it is the last.
+"""The stopping rule: it turns the reports of an epoch into a record.
 
-Evaluated in one place, by whichever rank closes an epoch; a pure function, so that it
-does not matter which rank that is.
+Whichever rank closes an epoch evaluates it. It is a pure function, so the rank does not matter.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from dps.errors import NonFiniteError, ReplicaError
 from dps.scores.validation import Score
 from dps.training.epochs.records import EpochRecord, EpochReport
 
-#: An epoch of steps that lowers the loss by less than this share is on a plateau: passes over all
-#: rows gain more in the same time.
+#: An epoch of steps that lowers the loss by a smaller share is on a plateau: passes over all rows
+#: gain more in the same time.
 _PLATEAU = 0.01
 
 
 @dataclass(frozen=True)
 class StoppingRule:
-    """Stop when the loss has not improved by `tol` for some epochs, as scikit-learn's SGD.
+    """Stop when the loss has not improved by `tol` for some epochs, like scikit-learn's SGD.
 
     Examples
     --------
@@ -36,16 +35,16 @@ class StoppingRule:
     0.5
     """
 
-    max_iter: int  # epochs at the most
+    max_iter: int  # largest number of epochs
     # Smallest improvement of the monitored loss that counts; None never stops early.
     tol: float | None
-    n_iter_no_change: int  # epochs in a row without one that end the fit
-    validate: bool  # whether the validation loss is monitored rather than the training loss
-    # True if steps only reach a plateau, and passes over all rows end the fit.
+    n_iter_no_change: int  # consecutive epochs without an improvement that end the fit
+    validate: bool  # whether the validation loss is monitored instead of the training loss
+    # True if steps only reach a plateau, and passes over all rows complete the fit.
     finishes: bool = False
-    # The score of validation rows, monitored instead of their loss.
+    # Score of the validation rows, monitored instead of their loss.
     score: Score | None = None
-    unit: float = 1.0  # losses are as many times those that ranks report
+    unit: float = 1.0  # factor from the losses that ranks report to those of the record
 
     def decide(
         self, epoch: int, previous: EpochRecord | None, reports: NDArray[np.float64]
@@ -68,7 +67,7 @@ class StoppingRule:
                     "an all-reduce must not lead to: is a worker's memory or processor broken?",
                     rank=rank,
                 )
-        # In rank order; Python's `sum` rounds otherwise from one version to the next.
+        # Added in rank order. Python's `sum` rounds differently in different versions.
         summed = EpochReport(*(functools.reduce(operator.add, ranks) for ranks in values))
         largest = EpochReport(*map(max, values))
         loss = self.unit * summed.loss_sum / summed.rows

@@ -1,4 +1,4 @@
-"""L-BFGS over all rows: passes over them, the search, its arithmetic.
+"""L-BFGS over all rows: passes over the data, line search and arithmetic.
 
 full_batch.py       a rank's part in a fit, pass by pass
 pieces.py           the rows of a pass

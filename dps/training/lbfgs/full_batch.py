@@ -1,16 +1,16 @@
-"""Training by L-BFGS: each step from the gradient of all rows.
+"""Training by L-BFGS: each step uses the gradient of all rows.
 
-It is the same in every mode, and all replicas wait for each other; in async it comes after
-stochastic steps. A pass over the rows is one epoch: every rank sums the gradient of its rows
-at the same point, the channel brings the sums together, rank 0 decides on the next point and
-hands it to the others. Ranks therefore hold identical bits also on unlike processors. A crash
-at any point leaves the snapshot of the last closed epoch, which holds the best point so far.
+It works alike in every mode, and all replicas wait for each other; in async it follows stochastic
+steps. One pass over the rows is an epoch: every rank sums the gradient of its rows at the same
+point, the channel adds the sums, and rank 0 chooses the next point and broadcasts it. Therefore all
+ranks hold the same bits, even on different processors. A crash at any point leaves the snapshot of
+the last closed epoch, which holds the best point so far.
 
-As in "A Reliable Effective Terascale Linear Learning System" (Agarwal et al., 2014), but
-for stochastic epochs in front: steps taken where features vary alike made them pointless
-(measured on the flights of ``tests/benchmarks``: one took as long as nine passes and
-saved five). In front is the same search over a part of the rows, as in "Batch-Expansion
-Training" (Derezinski et al., 2018), where that part says enough of each parameter.
+The method is that of "A Reliable Effective Terascale Linear Learning System" (Agarwal et al.,
+2014), except for the stochastic epochs before it. In coordinates in which all features vary alike
+these do not pay: on the flights of ``tests/benchmarks`` one took as long as nine passes and saved
+five. Instead the search begins on a part of the rows, as in "Batch-Expansion Training" (Derezinski
+et al., 2018), if that part has enough rows per parameter.
 """
 
 from __future__ import annotations
@@ -38,30 +38,31 @@ from dps.training.lbfgs.pieces import Pieces
 from dps.training.replica.channel import Channel, raise_unless_ran
 from dps.training.replica.validation import Validation
 
-#: Stored values of X, of all ranks, from which the spread of the features is estimated. Rare
-#: columns need many: on the flights half of them took five passes more.
+#: Stored values of X, of all ranks, that estimate the spread of the features. Rare columns need
+#: many: on the flights half as many cost five more passes.
 _SAMPLED = 1 << 22
-#: Features up to which their products are looked at, and over how many rows: so many products, at
-#: least so many rows a feature. Some rows of a stream are copied, so the number has a bound.
+#: The largest number of features whose products are computed, the number of products, and the least
+#: number of rows per feature. Rows of a stream are copied, so their number is bounded.
 _MOST_MIXED, _PRODUCTS, _ROWS_A_FEATURE = 256, 1 << 24, 8
-#: One row of so many is searched first, where that leaves so many rows a parameter.
+#: The search begins on one row in so many, if that leaves enough rows per parameter.
 _SHARES, _ROWS_A_PARAMETER = (256, 16), 256
 
 
 @dataclass(frozen=True)
 class FullBatch:
-    """The options of training on all rows at once."""
+    """Options of passes over all rows."""
 
     l2: float  # factors of ``|w|_2^2 / 2`` and ``|w|_1`` over the penalised parameters
     l1: float
-    tolerance: float  # the gain in the objective that another pass must promise
-    relative: float  # the same, as a share of the objective, where that is less
-    patience: int  # passes in a row that each gain less than `least` and end the fit
-    least: float  # A gain in the objective that counts
-    width: float  # of the parabolas that stand for kinks of the loss at first; 0: it has none
-    near: float  # the share of the objective by which these may miss the least value in the end
-    row_elements: float  # stored values of X a row
-    #: (2, n_features) mean and variance of the features over all rows, where they are known.
+    tolerance: float  # the expected gain in the objective below which no further pass is made
+    relative: float  # the same as a share of the objective, if that is smaller
+    patience: int  # consecutive passes with a gain below `least` that end the fit
+    least: float  # The smallest gain in the objective that counts.
+    width: float  # width of the parabolas that first replace kinks of the loss; 0: it has none
+    # Largest excess over the minimum that these parabolas may cause, as a share of the objective.
+    near: float
+    row_elements: float  # stored values of X per row
+    #: (2, n_features) means and variances of the features over all rows, if known.
     moments: NDArray[np.float64] | None = None
 
 
@@ -76,14 +77,14 @@ def train_full_batch(
     first: int = 0,
     validate: Callable[[Model, NDArray[np.floating]], Validation] | None = None,
 ) -> None:
-    """Minimise until nothing is gained any more, or until the last epoch.
+    """Minimise the objective until no further gain is expected, or until the last epoch.
 
-    channel: has no pushes under way.
+    channel: without pushes in progress.
     source: the rank's rows.
-    state_rows: rows of optimizer state in a snapshot; there is none here.
-    decide: makes the stopping rule of an epoch's number, see :meth:`Channel.end_epoch`.
-    first: the first epoch; stochastic steps have made those before it.
-    validate: scores the rank's rows for validation.
+    state_rows: rows of optimizer state in a snapshot, which has none here.
+    decide: makes the stopping rule for the number of an epoch, see :meth:`Channel.end_epoch`.
+    first: number of the first epoch; stochastic steps have made the earlier ones.
+    validate: computes the score of the rank's validation rows.
     """
     keep = np.zeros((1 + state_rows, model.layout.size), model.dtype)
     kept_loss, judged = 0.0, False
@@ -91,11 +92,11 @@ def train_full_batch(
     rows = Pieces.of(model, source, how.row_elements, channel)
     descent = _Descent(how, channel, model, rows, best=keep[0])
     descent.search_some()
-    # The start is looked at before the first epoch, so that each epoch is one step.
+    # The start is evaluated before the first epoch, so that each epoch is one step.
     for epoch in itertools.count(first - 1):
         began = time.monotonic()
         loss, accepted = descent.step()
-        if getattr(model, "draws", False):  # of a module it is known only now
+        if getattr(model, "draws", False):  # a module tells this only after a forward pass
             raise ValueError(
                 "the model draws by chance (dropout?), so that passes over all rows find no "
                 "optimum: use another optimizer than 'lbfgs'"
@@ -129,11 +130,11 @@ def train_full_batch(
 
 
 class _Descent:
-    """The search as all ranks take part in it.
+    """The search, in which all ranks take part.
 
-    point: (n,) array, where the ranks evaluate next; the same bits on all.
-    enough: whether rank 0 expects nothing more; the same on all.
-    best: (n,) array, where the best point is put whenever there is a new one.
+    point: (n,) array, the next point to evaluate; the same bits on all ranks.
+    enough: whether rank 0 expects no further gain; the same on all ranks.
+    best: (n,) array that receives the best point.
     """
 
     def __init__(
@@ -152,7 +153,7 @@ class _Descent:
             self._penalised[first:last] = penalised
         counted = self._penalised.astype(np.float64)
         precision = 4 * float(np.finfo(self.point.dtype).eps)
-        self._search = Search(  # of rank 0 only
+        self._search = Search(  # on rank 0 only
             self.point, coordinates, how.l2 * counted, how.tolerance, precision, how.least,
             how.patience, relative=how.relative, l1=how.l1 * counted if how.l1 else None,
             width=how.width, near=how.near,
@@ -161,7 +162,7 @@ class _Descent:
         self._begin(rows, 1)
 
     def _begin(self, rows: Pieces, share: int) -> None:
-        """Take one row of `share`; go on where `point` is."""
+        """Begin with one row in `share`, at `point`."""
         self.enough = False
         self._rows = rows
         self._rows_of_all = float(self._channel.reduce([rows.count])[0])
@@ -171,29 +172,29 @@ class _Descent:
         )
 
     def _resume(self, rows: Pieces, share: int) -> None:
-        """Take other rows, and go on from the best point."""
+        """Continue with other rows from the best point."""
         self._begin(rows, share)
         best = np.empty_like(self.point)
         self._search.write(best)
         self.point[:] = self._channel.broadcast(best, [])[0]
 
     def search_some(self) -> None:
-        """Minimise over ever more of the rows, while few of them say enough of each parameter.
+        """Minimise over growing parts of the rows while a part has enough rows per parameter.
 
-        Only where training starts from a constant: what was trained before knows better. The
-        minimum over some rows is as far from that over all as chance has it, about the number
-        of parameters over twice the rows, so that little is to be gained beyond.
+        This applies only if training starts from a constant, since an earlier fit is a better
+        start. The minimum over a part differs from that over all rows by chance, by about the
+        number of parameters over twice the rows, so a more exact search of a part gains little.
         """
         if self.point[self._penalised].any():
             return
         rows, rows_of_all, searched = self._rows, self._rows_of_all, False
         for share in _SHARES:
             enough = rows_of_all >= share * _ROWS_A_PARAMETER * len(self.point)
-            # Ranks go on together, or not.
+            # All ranks continue, or none.
             if enough and not self._channel.reduce([not rows.can_be_thinned(share)])[0]:
                 (self._resume if searched else self._begin)(rows.thinned(share), share)
                 searched = True
-                for _ in range(share):  # together as long as a pass over all rows
+                for _ in range(share):  # together they cost as much as one pass over all rows
                     self.step()
                     if self.enough:
                         break
@@ -201,10 +202,9 @@ class _Descent:
             self._resume(rows, 1)
 
     def step(self) -> tuple[float, bool]:
-        """Evaluate at the point, and choose the next.
+        """Evaluate the point and choose the next one.
 
-        Returns the sum of losses over the rank's rows.
-        Returns whether the point is the best so far.
+        Returns the sum of losses over the rank's rows, and whether the point is the best so far.
         """
         ending = self._steps.run()
         if ending == "start":
@@ -222,7 +222,7 @@ def _no_start(channel: Channel) -> NonFiniteError:
 
 
 def _coordinates(model: Model, channel: Channel, rows: Pieces, how: FullBatch) -> Coordinates:
-    """Coordinates in which the objective curves alike, where the model has features."""
+    """Return coordinates in which the objective has similar curvature in all directions."""
     if not hasattr(model, "standardised"):
         return Coordinates(model.layout.size)
     featured = cast(WithFeatures, model)
@@ -237,7 +237,7 @@ def _coordinates(model: Model, channel: Channel, rows: Pieces, how: FullBatch) -
     if not how.l1 and 1 < width <= _MOST_MIXED:
         deviation = np.sqrt(np.where(variance > 0, variance, 1.0))
         products = _correlations(rows, rows_of_all, channel, model, mean, deviation)
-    if channel.rank > 0:  # which takes part in the sums alone
+    if channel.rank > 0:  # it takes part in the sums only
         products = None
     with nullcontext() if products is None else one_thread_each():
         return featured.standardised(mean, variance, how.l2, how.width, products)
@@ -246,7 +246,7 @@ def _coordinates(model: Model, channel: Channel, rows: Pieces, how: FullBatch) -
 def _moments(
     rows: Pieces, channel: Channel, model: Model, width: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Mean and variance of each feature."""
+    """Return the mean and variance of each feature."""
 
     def moments(centre: NDArray[np.float64] | None) -> list[NDArray[np.float64]]:
         sums = rows.moments(width, centre)
@@ -254,7 +254,7 @@ def _moments(
 
     mean, square = moments(None)
     variance = square - mean**2
-    # If the difference is small, much of it is rounding.
+    # A small difference consists mostly of rounding errors.
     if (variance < 100 * np.finfo(model.dtype).eps * square).any():
         variance = moments(mean)[1]
     return mean, variance
@@ -268,7 +268,7 @@ def _correlations(
     mean: NDArray[np.float64],
     deviation: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """Return correlations of features, from few enough rows to cost little beside a pass."""
+    """Return correlations of features, from a sample of rows that costs little beside a pass."""
     width = len(mean)
     few = min(_PRODUCTS / width**2, _SAMPLED / width)
     enough = max(few, _ROWS_A_FEATURE * width)
@@ -280,7 +280,7 @@ def _correlations(
     products[lower] = _over_ranks(sums, some.count, model, channel)
     products += np.tril(products, -1).T
     square = np.diagonal(products).copy()
-    # Of rare features some rows say little.
+    # A sample says little about rare features.
     known = (square > 0.5) & (square < 2)
     root = np.sqrt(np.where(known, square, np.inf))
     products /= np.outer(root, root)
@@ -292,7 +292,7 @@ def _correlations(
 def _over_ranks(
     values: NDArray[np.float64], count: int, model: Model, channel: Channel
 ) -> NDArray[np.float64]:
-    """The mean of any number of values over the rows of all ranks."""
+    """Return means of values over the rows of all ranks."""
     size, means = model.layout.size, np.empty_like(values)
     for first in range(0, len(values), size):
         some = values[first : first + size]

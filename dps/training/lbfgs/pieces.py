@@ -1,4 +1,4 @@
-"""A rank's rows as passes over all of them, or over some, read them."""
+"""A rank's rows as passes read them: all of them, or a part."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from dps.training.lbfgs.passes import GradientSum, Pass, StreamedPass
 from dps.training.replica.channel import Channel
 from dps.training.replica.steps import gradient_of
 
-_RUN = 16  # rows that are drawn together
-#: Bytes of X up to which some of the rows of a stream are kept in memory.
+_RUN = 16  # consecutive rows that are drawn together
+#: Largest part of a stream that is kept in memory, in bytes of X.
 _KEPT = 1 << 25
-#: Rows after which a sum in the model's dtype is added to the one in double.
+#: Rows after which a sum in the model's dtype is added to the sum in double.
 _SUMMED = 1 << 16
-#: Bytes of a piece of X that stay in a core's cache between forward and backward, in Python.
+#: Bytes of X that stay in a core's cache between the forward and the backward product.
 _CACHED = 1 << 20
 _FEWEST, _MOST = 256, 8192  # rows of a piece
 _BEAT_EVERY = 0.2  # seconds
@@ -31,7 +31,7 @@ Rows = tuple[Block, NDArray[np.int64] | None]
 
 
 class Pieces:
-    """A rank's training rows, block by block: all of them, or runs from all over."""
+    """A rank's training rows block by block: all of them, or evenly drawn runs."""
 
     @classmethod
     def of(cls, model: Model, source: Source, row_elements: float, channel: Channel) -> Pieces:
@@ -64,18 +64,18 @@ class Pieces:
         self.row_elements = max(1.0, row_elements)
         cached = _CACHED / (self.row_elements * model.dtype.itemsize)
         gradient = gradient_of(model, int(min(_MOST, max(_FEWEST, cached))))
-        # It beats: a pass may take longer than the others wait for a rank that gives no sign.
+        # It sends heartbeats, since a pass may take longer than others wait for a silent rank.
         self._sum = GradientSum(gradient, _SUMMED, channel.beat, _BEAT_EVERY)
 
     def can_be_thinned(self, share: int) -> bool:
-        """True if one row of each `share` fits in memory, where they do not lie there already."""
+        """True if one row in `share` fits in memory, for rows that are streamed."""
         stored = self.count / share * self.row_elements
         return not self._streamed or stored * (self._model.dtype.itemsize + 4) <= _KEPT
 
     def thinned(self, share: int) -> Pieces:
-        """One row of each `share`, in short runs, which memory gives faster; drawn by chance.
+        """Draw one row in `share` in short runs, which memory reads faster.
 
-        Those of a stream are copied.
+        Rows of a stream are copied.
         """
         some: list[Rows] = []
         for block, order in self._blocks():
@@ -86,7 +86,7 @@ class Pieces:
         return Pieces._of_blocks(self._model, some, self.row_elements, self._channel)
 
     def passes(self) -> Pass:
-        """Passes over the rows: sums of losses and gradients, in double while they grow."""
+        """Passes over the rows: sums of losses and gradients, accumulated in double."""
         if self._streamed:
             return StreamedPass(self._sum, lambda: map(_chosen, self._blocks()), self.count)
         return Pass(self._sum, [_chosen(rows) for rows in self._passes()])
@@ -104,7 +104,7 @@ class Pieces:
     def moments(
         self, n_features: int, centre: NDArray[np.float64] | None
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Sums over the rows of the features' distances from a centre, and of their squares."""
+        """Sums over the rows of the features' deviations from a centre, and of their squares."""
         sums = np.zeros((2, n_features))
         for block, order in self._blocks():
             numbers = np.arange(block.start, block.stop) if order is None else order
@@ -114,7 +114,7 @@ class Pieces:
     def products(
         self, centre: NDArray[np.float64], scale: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """Sums over the rows of products of features in a scale, from a centre: half a matrix."""
+        """Sums over the rows of products of scaled, centred features: half of the matrix."""
         sums = np.zeros((len(centre), len(centre)))
         for block, order in self._blocks():
             numbers = np.arange(block.start, block.stop) if order is None else order
@@ -127,7 +127,7 @@ def _all(source: Source) -> Iterator[Rows]:
 
 
 def _chosen(rows: Rows) -> tuple[Block, NDArray[np.int64] | None, int, int]:
-    """A block, and which of its rows: ``order[first:last]``, or ``first:last``."""
+    """Return a block and its selected rows, ``order[first:last]`` or ``first:last``."""
     block, order = rows
     return (
         (block, None, block.start, block.stop) if order is None else (block, order, 0, len(order))
@@ -140,7 +140,7 @@ def _count(rows: Rows) -> int:
 
 
 def _runs(count: int, share: int, random: np.random.Generator) -> NDArray[np.int64]:
-    """Draw one of every `share` numbers below `count`, in runs of equal length."""
+    """Draw one in `share` of the numbers below `count`, in runs of equal length."""
     reach = share * _RUN
     whole = count // reach
     first = np.arange(whole) * reach + random.integers(reach - _RUN + 1, size=whole)

@@ -1,1 +1,1 @@
-"""The assignment of rows: replicas, batches, held-out rows."""
+"""The assignment of rows: replicas, batches and held-out rows."""

@@ -1,4 +1,4 @@
-"""Rows of a batch, and whether a batch touches so little of a model that keys pay."""
+"""Rows of a batch, and whether steps go by keys."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from dps.data.survey.rows import DataSummary
 
-#: Up to so many rows, a batch is all of them.
+#: Data sets of up to so many rows make one batch.
 _FEW_ROWS = 256
-#: Otherwise an epoch has about so many updates, of batches up to a size.
+#: Larger ones have about so many updates per epoch, up to a largest batch.
 _UPDATES_PER_EPOCH = 512
 _LARGEST_BATCH = 4096
-#: Elements of a whole vector that are updated in the time that one is by its key.
+#: Elements of a whole vector that are updated in the time of one element by its key.
 _COST_OF_A_KEY = 8
-#: Instead of a number of replicas: one for each worker that holds rows.
+#: In place of a number of replicas: one per worker that holds rows.
 FEWEST = "fewest"
 
 
 def batch_rows(batch_size: int | str, rows: int) -> int:
-    """Rows of one update: a number as it is, and a choice that depends on rows only for "auto".
+    """Return the rows of one update; for "auto" they depend on the number of rows only.
 
     Examples
     --------
@@ -34,7 +34,7 @@ def batch_rows(batch_size: int | str, rows: int) -> int:
 
 
 def touches_little(summary: DataSummary, size: int, batch_size: int, key_width: int = 1) -> bool:
-    """True if a batch touches so few of a model's parameters that keys of them pay.
+    """True if a batch touches so few parameters of a model that steps should go by keys.
 
     The model has equally many parameters for each column.
     """

@@ -1,7 +1,7 @@
-"""The rows kept for validation, and checks that these and the training rows have weight.
+"""The choice of held-out rows, and checks that they and the training rows have weight.
 
-A row is kept by chance, and of a label that few rows have a share of these: rows of one label are
-spread over partitions, each of which alone would keep none, or all.
+Each row is held out with the same probability. For rare labels a fixed share of their rows is held
+out, because their rows are spread over partitions, each of which alone might hold out none or all.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from dps.training.job import Job
 
 
-#: Rows up to which a label has few: of more a share that is drawn row by row is near enough.
+#: Labels with up to so many rows are rare. For others a draw per row is near enough to the share.
 _FEW_ROWS = 1000
-#: Rows of such labels that are listed, of those with the fewest first.
+#: Largest number of rows of rare labels that are listed, the rarest labels first.
 _LISTED = 1 << 17
 
 
 def hold_out(job: Job, summary: DataSummary, cluster: Cluster) -> HeldOut:
-    """Decide which rows are kept; some that count are, and others are trained on.
+    """Choose the held-out rows; rows with weight are held out, and others are trained on.
 
-    summary: partitions as the cluster has them.
+    summary: of the partitions as the cluster holds them.
     """
     first = len(summary.rows) if summary.validation else None
     if not job.validation_fraction:
@@ -42,7 +42,7 @@ def hold_out(job: Job, summary: DataSummary, cluster: Cluster) -> HeldOut:
 def _of_few(
     job: Job, summary: DataSummary, cluster: Cluster
 ) -> dict[int, tuple[NDArray[np.int64], NDArray[np.bool_]]]:
-    """Rows of rare labels in each partition, and whether each is kept."""
+    """Return the rows of rare labels in each partition, and whether each is held out."""
     order = np.argsort(summary.labels.rows, kind="stable")
     rows = summary.labels.rows[order]
     few = np.sort(summary.labels.classes[order[(rows <= _FEW_ROWS) & (np.cumsum(rows) <= _LISTED)]])
@@ -51,7 +51,7 @@ def _of_few(
     found = cluster.map(rows_of_labels, range(len(summary.rows)), labels=few)
     partitions = np.repeat(np.arange(len(found)), [len(at) for _, at in found])
     codes, at = (np.concatenate(each) for each in zip(*found, strict=True))
-    # By label, and of each by chance: the first ones are kept.
+    # Sorted by label and a random number: the first ones are held out.
     drawn = np.random.default_rng((job.seed, 1)).random(len(at))
     order, counts = np.lexsort((drawn, codes)), np.bincount(codes, minlength=len(few))
     place = np.arange(len(at)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -64,7 +64,7 @@ def _of_few(
 def rows_of_labels(
     X: Any, y: Any, weight: Any, *, labels: np.ndarray
 ) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
-    """Rows of a partition with some sorted labels: the label's number, and the row's."""
+    """Return rows of a partition with certain labels: the numbers of labels and of rows."""
     found = as_targets(y).ravel()
     rows = np.flatnonzero(np.isin(found, labels))
     return np.searchsorted(labels, found[rows]), rows
@@ -73,7 +73,7 @@ def rows_of_labels(
 def _check(job: Job, summary: DataSummary, cluster: Cluster, kept: HeldOut) -> None:
     factors = job.targets.class_weight or ()
     counting: list[NDArray[np.uint8] | None] = [None] * len(summary.rows)
-    if summary.weightless or 0.0 in factors:  # else every row counts
+    if summary.weightless or 0.0 in factors:  # else every row has weight
         counting = cluster.map(rows_that_count, targets=job.targets, dtype=str(job.model.dtype))
     held_out = trained_on = 0
     for number, (rows, bits) in enumerate(zip(summary.rows, counting, strict=True)):
@@ -100,6 +100,6 @@ def _check(job: Job, summary: DataSummary, cluster: Cluster, kept: HeldOut) -> N
 def rows_that_count(
     X: Any, y: Any, weight: Any, *, targets: TargetEncoding, dtype: str
 ) -> NDArray[np.uint8] | None:
-    """A bit for each row of a partition, whether it has weight; None where all have."""
+    """Return a bit per row of a partition that says if it has weight; None if all have."""
     weights = targets.encode(y, weight, dtype)[1]
     return None if weights is None else np.packbits(weights > 0)

@@ -1,7 +1,7 @@
-"""The plan of a fit: which rank works where, on which rows, in how many steps.
+"""The plan of a fit: which rank runs where, on which rows, in how many steps.
 
-Computed once, before anything starts, from numbers alone: the same numbers give the
-same plan. It is reported as ``plan_``.
+It is computed once before anything starts, from numbers only: equal numbers give equal plans. Users
+see it as ``plan_``.
 """
 
 from __future__ import annotations
@@ -18,48 +18,48 @@ from dps.server.sharding import fastest_shards
 from dps.training.plan.batches import FEWEST, batch_rows
 from dps.training.plan.sharing import cut, level, replica_counts, worth_moving
 
-#: Replicas that there may be though there are fewer rows.
+#: Largest number of replicas that may be without rows.
 _WITHOUT_ROWS = 8
-#: As many stored values of X as are worth a further replica where the number is "auto".
+#: Stored values of X that justify a further replica if their number is "auto".
 ELEMENTS_PER_REPLICA = 1 << 17
-#: Runs of rows that make a replica's share, where its rows should be like those of the others.
+#: Runs of rows in a replica's share, if its rows should be similar to those of other replicas.
 _STRIPES = 16
-#: Partitions that an exchange makes on a worker, one after the other: what is on its way is
-#: this part of the rows.
+#: Partitions that an exchange makes on a worker one after the other; this share of the rows is in
+#: transit at a time.
 _ROUNDS = 8
 
 
 class Located(NamedTuple):
-    """Rows of a fit, and where they are."""
+    """The rows of a fit, and where they are."""
 
-    rows: Sequence[int]  # of each partition
+    rows: Sequence[int]  # rows of each partition
     holders: Sequence[str]  # the worker of each partition
-    threads: Mapping[str, int]  # of each worker
-    # Stored values of X, or fewer, which decide how many replicas a small data set is worth.
+    threads: Mapping[str, int]  # threads of each worker
+    # Stored values of X, or fewer, from which the number of replicas follows for small data.
     elements: float
 
 
 @dataclass(frozen=True)
 class RankPlan:
-    """One replica's part."""
+    """The part of one replica."""
 
-    worker: str  # where it runs
-    pieces: tuple[Piece, ...]  # its rows, in order; those of validation data last
-    rows: int  # training rows among them
-    steps: int  # steps of an epoch
+    worker: str  # its worker
+    pieces: tuple[Piece, ...]  # its rows in order; rows of validation data come last
+    rows: int  # training rows
+    steps: int  # steps per epoch
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A fit's plan."""
+    """The plan of a fit."""
 
     mode: Mode
-    batch_size: int  # rows of one update
+    batch_size: int  # rows per update
     rows: int  # training rows of all ranks
     ranks: tuple[RankPlan, ...]
     shards: tuple[str, ...] = ()  # the worker of each shard
-    sharding: str = ""  # why there are so many shards; empty: there is one host
-    why: str = ""  # it runs where it does, where its user may wonder
+    sharding: str = ""  # why there are this many shards; empty if there is one host
+    why: str = ""  # why the fit runs there, if that may surprise the user
 
     def __repr__(self) -> str:
         counts = (
@@ -73,7 +73,7 @@ class Plan:
 
     @property
     def workers(self) -> list[str]:
-        """Every worker that takes part, each once."""
+        """All workers that take part, without duplicates."""
         return list(dict.fromkeys([*(rank.worker for rank in self.ranks), *self.shards]))
 
 
@@ -87,18 +87,18 @@ def make_plan(
     rebalance: bool | str,
     mixed: bool = False,
 ) -> Plan:
-    """Share rows out among replicas, as evenly as the data lies, or evenly; it has no shards yet.
+    """Distribute rows over replicas without moving them, or evenly; shards come later.
 
-    count: training rows of a piece, without those kept for validation.
-    batch_size, n_replicas: as asked for; `FEWEST` is one replica for each worker that holds rows.
-    rebalance: whether rows may be copied to other workers; "auto" where that pays.
-    mixed: whether replicas of a worker each take rows from all over what lies there, rather than as
-        few runs of rows as possible.
+    count: returns the training rows of a piece, without held-out rows.
+    batch_size, n_replicas: as given; `FEWEST` means one replica for each worker that holds rows.
+    rebalance: whether rows may be copied to other workers; "auto" if that pays.
+    mixed: whether each replica of a worker takes rows from all over the worker's data, rather than
+        as few runs of rows as possible.
     Raises ValueError: no row is left to train on.
     """
     rows, holders, threads, elements = data
     by_worker = _by_worker(rows, holders)
-    # A few may be without rows; many would only wait for each other.
+    # A few replicas may be without rows; many would only wait for the others.
     most = max(_WITHOUT_ROWS, sum(rows))
     wanted = min(most, _wanted(n_replicas, len(by_worker), elements, threads))
     if isinstance(n_replicas, str):
@@ -133,7 +133,7 @@ def make_plan(
 def place_shards(plan: Plan, n_shards: int | str, nbytes: float) -> tuple[tuple[str, ...], str]:
     """Choose the worker of each shard, and say why there are this many.
 
-    "auto": as many as are fastest where each host sends `nbytes` in a step.
+    "auto" gives the fastest number if each host sends `nbytes` per step.
     """
     workers = list(dict.fromkeys(rank.worker for rank in plan.ranks))
     first_of_host: dict[str, str] = {}
@@ -153,12 +153,12 @@ def place_shards(plan: Plan, n_shards: int | str, nbytes: float) -> tuple[tuple[
 
 
 def validating(plan: Plan, rows: Sequence[int], holders: Sequence[str]) -> Plan:
-    """Share rows of validation data out among the replicas of a plan.
+    """Distribute rows of validation data over the replicas of a plan.
 
-    To those of the worker that holds them; rows of a worker without any go to all.
+    Rows go to replicas of the worker that holds them; rows of a worker without replicas go to all.
 
     rows: rows of each partition of the validation data.
-    holders: the worker of each partition, also of those that are trained on, which come first.
+    holders: the worker of each partition, with the training partitions first.
     """
     first, workers = len(holders) - len(rows), {rank.worker for rank in plan.ranks}
     shares: list[list[Piece]] = [[] for _ in plan.ranks]
@@ -176,15 +176,15 @@ def validating(plan: Plan, rows: Sequence[int], holders: Sequence[str]) -> Plan:
 
 
 def make_split(seed: int, data: Located, n_replicas: int | str) -> tuple[RandomSplit, list[str]]:
-    """Draw all rows to the workers of the replicas, as many to each replica.
+    """Draw all rows to the workers of the replicas, equally many to each replica.
 
-    Returns the worker of each new partition; of neighbours each is on another worker.
+    Returns the worker of each new partition; neighbours are on different workers.
     """
     rows, holders, threads, elements = data
     by_worker, total = _by_worker(rows, holders), sum(rows)
     wanted = min(total, _wanted(n_replicas, len(by_worker), elements, threads))
-    counts = replica_counts(wanted, {}, threads)  # nothing stays where it lies
-    # No new partition may be without rows.
+    counts = replica_counts(wanted, {}, threads)  # all rows move
+    # No new partition may be empty.
     rounds = max(1, min(_ROUNDS, total // wanted))
     homes = [worker for _ in range(rounds) for worker in counts]
     turns = [number for number, worker in enumerate(homes) for _ in range(counts[worker])]
@@ -192,9 +192,9 @@ def make_split(seed: int, data: Located, n_replicas: int | str) -> tuple[RandomS
 
 
 def _by_worker(rows: Sequence[int], holders: Sequence[str]) -> dict[str, list[int]]:
-    """The partitions with rows of each worker.
+    """Return the partitions with rows of each worker.
 
-    In order of their first partition, so that the plan does not depend on addresses.
+    Workers are ordered by their first partition, so that the plan does not depend on addresses.
     """
     by_worker: dict[str, list[int]] = {}
     for partition, holder in enumerate(holders):
@@ -214,7 +214,7 @@ def _held(rows: Sequence[int], by_worker: Mapping[str, Sequence[int]]) -> dict[s
 def _wanted(
     n_replicas: int | str, n_holders: int, elements: float, threads: Mapping[str, int]
 ) -> int:
-    """Number of replicas if rows may move."""
+    """Return the number of replicas if rows may move."""
     if not isinstance(n_replicas, str):
         return int(n_replicas)
     most = max(1, round(elements / _worth(n_replicas)))
@@ -222,7 +222,7 @@ def _wanted(
 
 
 def _worth(n_replicas: str) -> float:
-    """Stored values of X that make a further replica on the same worker worth its barrier."""
+    """Stored values of X that pay for the barrier of a further replica on the same worker."""
     return math.inf if n_replicas == FEWEST else ELEMENTS_PER_REPLICA
 
 
@@ -237,7 +237,7 @@ def _sum(rows: Sequence[int], partitions: Sequence[int]) -> int:
 def _spread(
     n_replicas: int, rows: Sequence[int], by_worker: dict[str, list[int]]
 ) -> tuple[dict[str, list[int]], dict[str, int]]:
-    """Replicas of each worker, for a given number of them; data moves only if they are too few."""
+    """Return the replicas of each worker for a total; rows move only if there are too few."""
     while len(by_worker) > n_replicas:
         lightest = min(by_worker, key=lambda worker: _sum(rows, by_worker[worker]))
         moved = by_worker.pop(lightest)

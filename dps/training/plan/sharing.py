@@ -1,7 +1,7 @@
-"""The assignment of replicas and rows to workers, from where the rows lie.
+"""The assignment of replicas and rows to workers that hold rows.
 
-Rows are copied to another worker where that makes replicas finish together, and as few of
-them as possible. It knows numbers of rows and names of workers, and nothing of either.
+Rows are copied to another worker if replicas then finish at the same time, and as few rows as
+possible. This module sees only numbers of rows and names of workers.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from dps.data.collections.partitions import Piece
 #: The rows of each worker, in order.
 Held = Mapping[str, Sequence[Piece]]
 
-#: A replica may have so much more than the mean of all; the others wait for it as long.
+#: A replica may have this much more than the mean; the others wait for it that long.
 _SLACK = Fraction(1, 20)
-#: Moving costs the time of some passes over the rows that move, and a fit takes ten or more:
-#: it pays where the slowest replica has so much more than it needs to have,
+#: Moving rows takes as long as some passes over them, and a fit makes ten or more. So it pays if
+#: the slowest replica has this share more than necessary,
 _MIN_EXCESS_SHARE = Fraction(1, 5)
-#: and where what it has too much takes a millisecond a pass: so many stored values of X.
+#: and if the excess takes a millisecond per pass: these stored values of X.
 _ELEMENTS_WORTH = 1 << 21
 
 
 def held_rows(held: Held) -> dict[str, int]:
-    """Rows of each worker."""
+    """Return the rows of each worker."""
     return {worker: sum(piece.rows for piece in pieces) for worker, pieces in held.items()}
 
 
 def replica_counts(n_replicas: int, held: Held, threads: Mapping[str, int]) -> dict[str, int]:
-    """Replicas of each worker, where rows may move: first a thread each, nearest to the rows.
+    """Return the replicas of each worker if rows may move: one per thread, nearest to rows first.
 
     Examples
     --------
@@ -59,11 +59,11 @@ def worth_moving(
     threads: Mapping[str, int],
     elements: float,
 ) -> bool:
-    """True if `n_replicas` equal shares end a fit sooner than the shares that lie there.
+    """True if `n_replicas` equal shares end a fit sooner than shares without moves.
 
-    counts: replicas of each worker, if nothing moves.
-    n_replicas: replicas of all, if rows move.
-    threads: threads of each worker; replicas beyond them take turns.
+    counts: replicas of each worker without moves.
+    n_replicas: number of replicas if rows move.
+    threads: threads of each worker; more replicas take turns.
     elements: stored values of X.
     """
     rows = held_rows(held)
@@ -77,13 +77,13 @@ def worth_moving(
 
 
 def level(held: Held, counts: Mapping[str, int]) -> dict[str, list[Piece]]:
-    """Share rows out by the numbers of replicas, moving as few as possible.
+    """Distribute rows by the numbers of replicas, moving as few as possible.
 
-    Who has more than its part, and a twentieth, gives its last rows; who has less takes
-    them in turn.
+    A worker with a twentieth more than its part gives its last rows; workers with less take them in
+    turn.
 
-    counts: replicas of each worker; one that is not there gives all it has.
-    Returns workers with rows, those that had some before first.
+    counts: replicas of each worker; a worker that is missing gives all its rows.
+    Returns the rows of each worker that has any; workers that had rows before come first.
 
     Examples
     --------
@@ -112,10 +112,9 @@ def level(held: Held, counts: Mapping[str, int]) -> dict[str, list[Piece]]:
 
 
 def cut(pieces: Sequence[Piece], n: int, stripes: int = 1) -> list[list[Piece]]:
-    """Cut rows into `n` shares that differ by a row at most.
+    """Cut rows into `n` shares whose sizes differ by one row at most.
 
-    stripes: runs of rows that each share is made of, from all over the pieces: the shares take
-        turns.
+    stripes: runs of rows in each share; the shares take turns over the pieces.
 
     Examples
     --------
@@ -135,7 +134,7 @@ def cut(pieces: Sequence[Piece], n: int, stripes: int = 1) -> list[list[Piece]]:
 
 
 def _split(pieces: Sequence[Piece], rows: int) -> tuple[list[Piece], list[Piece]]:
-    """The first rows, and the others."""
+    """Return the first rows and the rest."""
     first: list[Piece] = []
     for at, piece in enumerate(pieces):
         if piece.rows > rows:

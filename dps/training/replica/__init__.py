@@ -1,1 +1,1 @@
-"""The parts that run in a replica: blocks of rows, steps, validation, and its channel."""
+"""The parts of a replica: blocks of rows, steps, validation and its channel."""

@@ -1,6 +1,6 @@
-"""The activity of a replica in a fit: its time by phase, and the staleness of its pushes.
+"""The activity of a replica: its time by phase, and the staleness of its pushes.
 
-A plain record for reports; how it is counted is in ``_runtime/shared/activity.pyx``.
+A record for reports; ``_runtime/shared/activity.pyx`` counts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PHASES = (LOAD, COMPUTE, PULL, PUSH, WAIT)
 
 @dataclass(frozen=True)
 class RankActivity:
-    """One replica's account of a fit.
+    """The activity of one replica during a fit.
 
     Examples
     --------
@@ -37,24 +37,24 @@ class RankActivity:
     """
 
     rank: int
-    worker: str  # its worker's address, or the name of this process
-    steps: int  # gradients handed over, of all epochs
-    rows: int  # rows seen, of all epochs
-    # Seconds of reading and converting rows; of gradients and validation losses; of copying
-    # parameters; of handing gradients over; of waiting for others. All zero where monitoring is
-    # off.
+    worker: str  # address of its worker, or the name of this process
+    steps: int  # gradients pushed, in all epochs
+    rows: int  # rows used, in all epochs
+    # Seconds of reading and converting rows, of computing gradients and validation losses, of
+    # pulling parameters, of pushing gradients, and of waiting for other replicas. All are zero if
+    # monitoring is off.
     load: float
     compute: float
     pull: float
     push: float
     wait: float
-    # For each shard, how many pushes had a staleness of 0, of 1, of 2 to 3, of 4 to 7, and so on
-    # (``monitor/events.py``); zeros at the end are left out. Empty but in async.
+    # For each shard the number of pushes with a staleness of 0, 1, 2 to 3, 4 to 7, and so on
+    # (``monitor/events.py``), without trailing zeros. Empty except in async.
     staleness: tuple[tuple[int, ...], ...]
 
     @classmethod
     def of(cls, rank: int, worker: str, rows: Sequence[NDArray[np.int64]]) -> RankActivity:
-        """From a rank's row in the window of each shard."""
+        """Make it from a rank's row in the window of each shard."""
         counts = rows[0].tolist()
         load, compute, pull, push, wait = (counts[phase] / 1e9 for phase in _PHASES)
         staleness = tuple(tuple(np.trim_zeros(row[STALENESS:], "b").tolist()) for row in rows)
@@ -63,5 +63,5 @@ class RankActivity:
 
     @property
     def seconds(self) -> float:
-        """All of its time."""
+        """Its total time."""
         return self.load + self.compute + self.pull + self.push + self.wait

@@ -1,6 +1,6 @@
-"""A rank's live part in a fit: what it steps through, and how epochs end.
+"""A rank's access to the shards during a fit, and how epochs end.
 
-It knows links and the interface of modes.
+It uses links and the interface of modes.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from dps.server.group import operations
 from dps.server.placement import Placement
 from dps.transport import HostLink, Link
 
-#: From the last closed record (or None) and all ranks' reports of an epoch, the new record,
-#: whether it is the last, and after how many epochs the snapshot was taken that is to stay.
+#: Given the last closed record (or None) and all ranks' reports of an epoch, returns the new
+#: record, whether it is the last, and the number of epochs before the snapshot that must stay.
 Decide = Callable[
     [NDArray[np.float64] | None, NDArray[np.float64]], tuple[Sequence[float], bool, int | None]
 ]
 
-#: Endings of a step.
+#: How a step may end.
 Ending = Literal["ran", "gradient", "update", "stopped"]
-#: A vector, which is valid until the next mean or broadcast, and the notes that go along.
+#: A vector, valid until the next mean or broadcast, and the notes that came with it.
 Made = tuple[NDArray[np.floating], NDArray[np.float64]]
 
 
@@ -41,38 +41,39 @@ Made = tuple[NDArray[np.floating], NDArray[np.float64]]
 class HostPlace:
     """A rank's place on its host."""
 
-    number: int  # of the host's window, in ``Session.hosts``
-    ranks: tuple[int, ...]  # the ranks there; the first one leads
+    number: int  # number of the host's window in ``Session.hosts``
+    ranks: tuple[int, ...]  # the ranks on the host; the first one leads
 
 
 @dataclass(frozen=True)
 class ChannelSpec:
-    """The options of a channel besides its links."""
+    """Options of a channel besides its links."""
 
     rank: int
     n_ranks: int
     placement: Placement
     size: int  # elements of the flat parameter vector
     dtype: str
-    schedule: Schedule  # learning rate as a function of epochs done
-    update: Update  # how a gradient is applied to the whole vector, for replicas that hold it
-    timed: bool = True  # whether the rank keeps account of its time
-    # The window where ranks of its host sum before one of them sends.
+    schedule: Schedule  # learning rate by epochs completed
+    update: Update  # how a replica that holds the parameters applies a gradient
+    timed: bool = True  # whether the rank records its time
+    # The window in which ranks of the host sum gradients before one of them sends the sum.
     host: HostPlace | None = None
-    # Its number among the ranks that take part in steps; -1: another of its host does for it.
+    # Its number among the ranks that take part in steps; -1 if another rank of its host does so for
+    # it.
     place: int = 0
-    epoch_steps: int = 0  # steps of an epoch of the rank that has most
-    epochs_done: int = 0  # epochs of the fit before the group's first, which it counts from 0
+    epoch_steps: int = 0  # largest number of steps that a rank has in an epoch
+    # Epochs of the fit before the first one of this group, which is its number 0.
+    epochs_done: int = 0
 
 
 class Channel:
-    """A rank's way to the parameters.
+    """A rank's access to the parameters.
 
-    links: one a shard, in order; the first shard keeps the epochs.
-    host: the way to the other ranks of its host.
-    activity: the rank's account of what it does.
-    step: its steps; the parameters are in `params`, of which steps read and write the elements.
-    params: (n,) array.
+    links: one per shard, in order; the first shard closes epochs.
+    host: the link to the other ranks of its host.
+    activity: the record of the rank's work.
+    step: its steps; their parameters are in `params`, an (n,) array.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class Channel:
         ]
         self._host = host
         window = links[0].window if len(links) == 1 else None
-        if host is not None:  # what comes of a step lies there, for all ranks of the host
+        if host is not None:  # the leader writes results there, for all ranks of the host
             window = host.window
         self._total = np.empty(spec.size, spec.dtype)
         if window is not None:
@@ -96,7 +97,8 @@ class Channel:
         held: NDArray[np.floating] | None = None
         if mode.shards_hold_parameters:
             version = int(self._first.call(operations.begun_at))
-            # If ranks wait for each other, no other rank writes to a shard behind a rank's back.
+            # If ranks wait for each other, no other rank changes a shard between two steps of this
+            # rank.
             shared = window is not None and mode.waits_for_all and spec.update.rates is None
             self.params = (
                 window.store.params if window and shared else np.zeros(spec.size, spec.dtype)
@@ -127,7 +129,7 @@ class Channel:
         self._reductions = 0
         self._aligned = False
         self._together = mode.together
-        # True if lazy updates may remain until an epoch's end.
+        # True if lazy updates may be pending at the end of an epoch.
         self._lags = spec.update.rates is not None or mode.gathers
 
     @property
@@ -136,19 +138,19 @@ class Channel:
         return self._spec.rank
 
     def _alive(self) -> None:
-        """While it waits for ranks of its own host, the shards hear of this rank."""
+        """Send a heartbeat to the shards while it waits for ranks of its own host."""
         self._first.call(operations.beat)
         self.heartbeat()
 
     def pull(self) -> NDArray[np.floating]:
-        """The parameters as they are, (n,). Valid, and not to be written, until the next call."""
+        """The current parameters, (n,); read-only and valid until the next call."""
         raise_unless_ran(self.step.pull(), self._spec.rank, self.steps)
         return self.params
 
     def push_pull(
         self, grad: NDArray[np.floating], rows: int, epochs_done: float
     ) -> NDArray[np.floating]:
-        """Hand over a gradient sum over `rows` rows; the parameters that follow.
+        """Push a gradient summed over `rows` rows, and return the next parameters.
 
         Raises NonFiniteError: the gradient or the update is not finite.
         Raises StoppedError: the fit has been stopped or has finished.
@@ -158,20 +160,20 @@ class Channel:
         return self.params
 
     def reduce(self, values: Sequence[float]) -> NDArray[np.float64]:
-        """Sum a few doubles over ranks, in rank order: the same bits for all."""
+        """Sum a few doubles over the ranks in rank order; all get the same bits."""
         self._reductions += 1
         return self._call(operations.reduce, self._reductions, list(values))
 
     def mean(self, values: NDArray[np.floating], rows: int, notes: Sequence[float] = ()) -> Made:
-        """``sum_r values_r / sum_r rows_r``, in rank order: the same bits for all.
+        """``sum_r values_r / sum_r rows_r`` in rank order; all ranks get the same bits.
 
-        All ranks call it, equally often, once nothing is under way; no push follows.
+        All ranks call it equally often, with no push in progress and none to follow.
 
-        values: (n,) array, as long as the parameters, and of their dtype.
-        rows: rows of each rank, of which at least one has some.
-        notes: a few doubles to be summed by the way.
-        Returns (n,) array, the mean. Valid, and not to be written, until the next call of this or
-        of :meth:`broadcast`.
+        values: (n,) array with the length and dtype of the parameters.
+        rows: rows of each rank; at least one rank has some.
+        notes: a few doubles that are summed as well.
+        Returns (n,) array, the mean; read-only and valid until the next call of this or of
+            :meth:`broadcast`.
         Returns float64 array, the sums of the notes.
         Raises NonFiniteError: the values hold NaN or infinity.
         """
@@ -180,62 +182,61 @@ class Channel:
         return self._total, sums
 
     def broadcast(self, values: NDArray[np.floating], notes: Sequence[float]) -> Made:
-        """Rank 0's values and notes, for all ranks.
+        """Return rank 0's values and notes on all ranks.
 
-        They call it as often as each other, as they do :meth:`mean`.
+        All ranks call it equally often, as for :meth:`mean`.
 
-        values: (n,) array, of rank 0, in the parameters' dtype; those of others are not looked at.
-        notes: a few doubles, as many on all ranks.
-        Returns (n,) array, valid, and not to be written, until the next call of this or of
-        :meth:`mean`.
+        values: (n,) array of rank 0 in the parameters' dtype; values of other ranks are ignored.
+        notes: a few doubles, equally many on all ranks.
+        Returns (n,) array, read-only and valid until the next call of this or of :meth:`mean`.
         Returns float64 array, the notes.
-        Raises NonFiniteError: rank 0's values hold NaN or infinity; raised there.
+        Raises NonFiniteError: rank 0's values hold NaN or infinity; raised on rank 0.
         """
         ending, came = self.aligned().broadcast_values(values, notes)
         raise_unless_ran(ending, self._spec.rank, self.steps)
         return self._total, came
 
     def aligned(self) -> Step:
-        """The steps, numbered alike on all ranks; all ranks call it, or none."""
+        """Give the steps the same number on all ranks; all ranks call it, or none."""
         if not self._aligned:
-            # Ranks may have pushed unequally often: no number may come twice.
+            # Ranks may have pushed unequally often, and no number may occur twice.
             self.step.sequence = int(self.reduce([self.step.sequence])[0])
             self._aligned = True
         return self.step
 
     def finish_steps(self) -> None:
-        """Announce that this rank takes no more steps in this epoch; others stop waiting for it."""
+        """Announce that this rank takes no more steps in this epoch, so others stop waiting."""
         clock = self.step.finish_steps()
         if clock:
             for link in self._links:
                 link.call(operations.finish_steps, clock)
 
     def beat(self) -> None:
-        """Say that this rank is alive while it reads, and hear whether the fit goes on."""
+        """Send a heartbeat while the rank reads, and learn whether the fit continues."""
         self._call(operations.beat)
         self.heartbeat()
 
     def heartbeat(self) -> None:
-        """Say that this rank is alive, wherever others judge it: at every shard, and on its host.
+        """Send a heartbeat to every shard, and to the other ranks of its host.
 
-        A window's ranks judge each other by what stands in that window alone.
+        The ranks of a window judge each other by that window only.
         """
         self.step.heartbeat()
 
     @property
     def steps(self) -> int:
-        """Gradients handed over so far."""
+        """Gradients pushed so far."""
         return self.step.sequence
 
     def staleness(self) -> tuple[float, float]:
-        """Sum and largest of the staleness of pushes since the last call."""
+        """Sum and maximum of the staleness of pushes since the last call."""
         raise_unless_ran(self.step.wait_for_answers(), self._spec.rank, self.steps)
         return self.step.staleness()
 
     def clock_distance(self) -> float:
-        """Steps by which a step began ahead of the slowest rank since the last call, at most.
+        """Largest number of steps ahead of the slowest rank since the last call.
 
-        NaN where ranks do not count their steps.
+        NaN if ranks do not count their steps.
         """
         return float(self.step.clock_distance())
 
@@ -244,16 +245,16 @@ class Channel:
         return self.step.dropped_rows()
 
     def digest(self) -> int:
-        """Digest of the rank's own copy of parameters and state; 0 if it holds none."""
+        """Digest of the rank's own copy of parameters and state; 0 if it has none."""
         return 0 if self._held is None else zlib.crc32(self._held.data)
 
     def flush(self, epoch: int) -> None:
-        """Have all updates of an epoch applied, so that all ranks see the same parameters.
+        """Apply all updates of an epoch, so that all ranks see the same parameters.
 
-        Nothing is applied between this and :meth:`end_epoch` of the same epoch.
+        Between this call and :meth:`end_epoch` of the same epoch nothing is applied.
         """
         if not self._together:
-            # A collective of all ranks; no rank pushes again before the epoch is closed.
+            # A collective call of all ranks: no rank pushes again before the epoch is closed.
             self.reduce([0.0])
             if self._lags:
                 if self._spec.rank == 0:
@@ -263,7 +264,7 @@ class Channel:
             self._flushed = True
 
     def reported(self) -> NDArray[np.floating]:
-        """Parameters as the optimizer reports them: themselves, or the mean in its state."""
+        """The parameters that the optimizer reports: its current ones, or the mean in its state."""
         params = self.pull()
         optimizer = self._spec.update.optimizer
         if not optimizer.reports_a_mean:
@@ -278,7 +279,7 @@ class Channel:
     _flushed = False
 
     def begin_epoch(self, epoch: int) -> None:
-        """Say which epoch the rank is at."""
+        """Announce the epoch that the rank begins."""
         self.activity.begin_epoch(self._spec.epochs_done + epoch + 1)
 
     def end_epoch(
@@ -288,15 +289,14 @@ class Channel:
         decide: Decide,
         keep: NDArray[np.floating] | None = None,
     ) -> NDArray[np.float64] | None:
-        """Report this rank's part of an epoch; the last rank closes it.
+        """Report this rank's part of an epoch; the last rank to do so closes it.
 
         report: (k,) float64 array.
-        decide: makes the epoch's record of all reports, and says whether it is the last.
-        keep: (1 + state_rows, n) array, parameters and state to keep as the epoch's snapshot, the
-            same on all ranks, after epochs in which nothing was pushed. All ranks wait for the
-            close.
-        Returns array or None, the record of the last closed epoch, once `epoch` (or the one before
-        it, in a mode without waits) is closed.
+        decide: makes the epoch's record from all reports, and says whether it is the last.
+        keep: (1 + state_rows, n) array, parameters and state for the epoch's snapshot, equal on all
+            ranks, for epochs without pushes. All ranks then wait for the close.
+        Returns array or None, the record of the last closed epoch, once `epoch` (or in a mode
+            without waiting the epoch before) is closed.
         """
         reports = self._call(operations.report, epoch, report)
         if reports is not None:
@@ -307,19 +307,19 @@ class Channel:
             if last:
                 for link in self._links:
                     link.call(operations.finish)
-        # Without waits, a rank runs at most one epoch ahead.
+        # Without waiting, a rank is at most one epoch ahead.
         waits = self._together or self._flushed or keep is not None
         self._flushed = False
         return self._first.call(operations.await_closed, epoch + waits)
 
     def keep(self, epoch: int, steps: int, note: Sequence[float], spare: int | None) -> None:
-        """Have a snapshot taken within an epoch; all ranks call it after the same step.
+        """Take a snapshot within an epoch; all ranks call it after the same step.
 
-        For modes in which no step ends without rank 0, and not where steps go by keys.
+        It is for modes in which no step ends without rank 0, and not for steps by keys.
 
-        steps: steps of it that are behind.
-        note: this rank's account of them; INTERIM_WIDTH of them at the most.
-        spare: after how many epochs the snapshot was taken that is to stay.
+        steps: steps of the epoch so far.
+        note: at most INTERIM_WIDTH numbers about this rank.
+        spare: number of epochs before the snapshot that must stay.
         """
         self._call(operations.note, epoch, list(note))
         self.reduce([0.0])
@@ -341,26 +341,26 @@ class Channel:
         return taken
 
     def _call(self, operation: Callable[..., Any], *args: Any) -> Any:
-        """Call an operation at the first shard, once no push is under way."""
+        """Call an operation at the first shard while no push is in progress."""
         raise_unless_ran(self.step.wait_for_answers(), self._spec.rank, self.steps)
         return self._first.call(operation, *args)
 
     def account(self) -> None:
-        """Have what the rank has counted stand in the windows, before it goes."""
+        """Write the rank's counters to the windows before it leaves."""
         for link in self._links:
             link.account()
 
     def abort(self) -> None:
-        """Stop the fit for all, because of an error here."""
+        """Stop the fit for all ranks because of an error here."""
         if self._host is not None:
             self._host.abort()
         for link in self._links:
-            with suppress(DPSError):  # it is lost; the others go on
+            with suppress(DPSError):  # the shard is lost; the others continue
                 link.abort()
 
 
 def raise_unless_ran(ending: Ending, rank: int | None, step: int) -> None:
-    """Say how a step ended, unless well.
+    """Raise the error that the ending of a step stands for.
 
     Raises NonFiniteError, StoppedError.
     """

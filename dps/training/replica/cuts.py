@@ -1,7 +1,7 @@
-"""A rank's pieces as the cuts that it reads: of partitions in memory, or of streams.
+"""A rank's pieces as the cuts that it reads, of partitions in memory or of streams.
 
-Where all of a rank's rows lie in memory its pieces are its cuts: whole ones mix best, and are read
-fastest. Where some are streamed all of them are cut alike, as small as groups of them ask for.
+If all rows of a rank are in memory, its pieces are its cuts: large cuts mix best and are read
+fastest. If some rows are streamed, all pieces are cut into the sizes that streams need.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 def cuts_of(spec: ReplicaSpec, partitions: Sequence[Partition]) -> Iterator[Cut]:
-    """The cuts of a rank.
+    """Return the cuts of a rank.
 
-    partitions: one for each of its pieces, or what stands for them.
+    partitions: one per piece, or what replaces a streamed one.
     """
-    whole: dict[int, Block] = {}  # of partitions that lie here
+    whole: dict[int, Block] = {}  # blocks of whole partitions in memory
     most = spec.cut_rows if streamed(partitions) else None
     for piece, partition in zip(spec.pieces, partitions, strict=True):
         if isinstance(partition.X, Stream):
@@ -45,13 +45,13 @@ def cuts_of(spec: ReplicaSpec, partitions: Sequence[Partition]) -> Iterator[Cut]
                 whole[piece.partition] = known
         start, stop = piece.start - known.first, piece.stop - known.first
         for at in cut_at(start, stop, most or max(1, piece.rows)):
-            # Nothing but scratch memory, which features get with their first use, is its own.
+            # The features share their first user's memory, except for scratch memory.
             features = copy.copy(known.features)
             yield LoadedCut(replace(known, features=features, start=at[0], stop=at[1]))
 
 
 def streamed(partitions: Sequence[Partition]) -> bool:
-    """True if rows of some partitions are read while training."""
+    """True if rows of some partitions are read during training."""
     return any(isinstance(partition.X, Stream) for partition in partitions)
 
 
@@ -70,7 +70,7 @@ def _cuts_of_stream(spec: ReplicaSpec, piece: Piece, stream: Stream) -> Iterator
 
 
 def _made(spec: ReplicaSpec, cut: Piece, stream: Stream, bits: NDArray[np.uint8] | None) -> Block:
-    """A cut of a stream, as a block of its rows alone where these can be had alone."""
+    """Return a cut of a stream as a block, of its own rows only if the stream can give them."""
     first, stop = (0, stream.n_rows) if stream.origin.whole else (cut.start, cut.stop)
     held = None if bits is None else np.unpackbits(bits, count=stop - first).view(np.bool_)
     return _block(spec, cut, stream.read(first, stop), first, held)
@@ -79,7 +79,7 @@ def _made(spec: ReplicaSpec, cut: Piece, stream: Stream, bits: NDArray[np.uint8]
 def _block(
     spec: ReplicaSpec, piece: Piece, values: Values, first: int, held: NDArray[np.bool_] | None
 ) -> Block:
-    """Rows of a partition from `first` on as a block."""
+    """Return the rows of a partition from `first` on as a block."""
     X, y, weight = values
     targets, weight = spec.targets.encode(y, weight, spec.channel.dtype)
     features = features_of(X, spec.channel.dtype)

@@ -1,9 +1,9 @@
-"""Snapshots within an epoch: after which steps the replicas pause for one, and what each notes.
+"""Snapshots within an epoch: the steps before which replicas pause, and what each notes.
 
-All pause after the same steps, or they would wait for each other. What decides is how long a step
-takes, by a mean over ranks or the record of an epoch, which has the same bits for all. An epoch
-that is shorter than the time between two snapshots has no pause, but for the first one of a fit:
-there a pause after a few steps finds out.
+All replicas pause before the same steps, else they would wait for each other. The steps follow from
+the duration of a step, which is a mean over ranks or comes from an epoch's record, so that all
+ranks have the same bits. An epoch that is shorter than the time between two snapshots has no pause,
+except the first one of a fit: a pause after a few steps measures their duration.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from collections.abc import Callable
 
 from dps.training.replica.channel import Channel
 
-#: Steps after which it is found out how long one takes.
+#: Steps before the pause that measures the duration of a step.
 _FIRST = 8
-#: A share of the time between two snapshots after which there is one.
+#: A pause is made if this share of the time between two snapshots has passed.
 _ENOUGH = 0.9
 
 
 class Pauses:
     """The pauses of a rank.
 
-    every: seconds between snapshots; 0: one after each step, infinity: none.
-    steps: steps of an epoch, on every rank.
+    every: seconds between snapshots; 0: one before each step, infinity: none.
+    steps: steps per epoch, the same on every rank.
     """
 
     def __init__(
@@ -37,23 +37,23 @@ class Pauses:
     ) -> None:
         self._channel, self._every, self._steps, self._n_ranks = channel, every, steps, n_ranks
         self._clock = clock
-        self._each: float | None = 0.0 if every == 0 else None  # seconds of a step
+        self._each: float | None = 0.0 if every == 0 else None  # seconds per step
 
     def begin(self, epoch: int, began: float, spare: int | None, step: int = 0) -> int:
-        """Begin an epoch; the step before which all pause.
+        """Begin an epoch; return the step before which all replicas pause.
 
-        began: when it did, on the monotonic clock.
+        began: its start on the monotonic clock.
         spare: see :meth:`Channel.keep`.
-        step: the first one.
+        step: its first step.
         """
         self._epoch, self._began, self._spare = epoch, began, spare
         self._last, self._step, self._since = self._clock(), step, 0.0
         return self._next()
 
     def pause(self, step: int, loss: float, seen: int, pushes: int) -> int:
-        """Take a snapshot before a step, if it is time; the step before which the next pause is.
+        """Take a snapshot if one is due; return the step before which the next pause is.
 
-        loss, seen, pushes: what this rank has summed up in the epoch.
+        loss, seen, pushes: sums of this rank over the epoch so far.
         """
         now = self._clock()
         (summed,) = self._channel.reduce([now - self._last])
@@ -68,7 +68,7 @@ class Pauses:
         return self._next()
 
     def took(self, seconds: float) -> None:
-        """An epoch has taken so long, as its record says."""
+        """Take in the duration of an epoch from its record."""
         if self._every < math.inf:
             self._each = seconds / self._steps
 

@@ -1,7 +1,6 @@
-"""A replica: the loop that every rank runs, in every mode, wherever it runs.
+"""A replica: the loop that every rank runs in every mode.
 
-It knows a model and a channel. It does not know Dask, its worker's address but as a
-name, or which mode the channel belongs to.
+It uses a model and a channel, and neither Dask nor the mode behind the channel.
 """
 
 from __future__ import annotations
@@ -38,16 +37,16 @@ from dps.training.replica.validation import HeldOutRows, Validation
 from dps.transport import HostLink, Link, connect
 
 _BEAT_EVERY = 1.0  # seconds, or a quarter of the timeout
-_MANY_ROWS = 1 << 20  # whose targets take a while to encode
+_MANY_ROWS = 1 << 20  # rows whose targets take long to encode
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The error with which a replica has ended."""
+    """How a replica has ended: its error."""
 
     rank: int
     error: DPSError
-    # The user's exception behind a :class:`ReplicaError`; carried apart, see `SentCause`.
+    # The user's exception behind a :class:`ReplicaError`; it travels by itself, see `SentCause`.
     cause: BaseException | None = None
 
     def __reduce__(self) -> tuple[Callable[..., Outcome], tuple[Any, ...]]:
@@ -68,11 +67,11 @@ def run_replica(
 ) -> Outcome | None:
     """Train to the end of the fit, or until it is stopped.
 
-    partitions: one for each of ``spec.pieces``, computed; of a piece that was moved its rows only.
+    partitions: one for each of ``spec.pieces``, computed; of a piece that was moved only its rows.
     alive: called once a second while waiting; raises to give up.
-    watch: called with the account that the replica keeps of itself, when it begins.
-    An error is returned rather than raised: raised, Dask would keep and repeat it. Without one the
-    result is None, of which Dask tells the client as the task ends: it need not be fetched.
+    watch: called at the beginning with the record of the replica's work. An error is returned and
+        not raised: Dask would keep and repeat an exception. Without an error the result is None,
+        which Dask sends to the client as the task ends.
     """
     rank = spec.rank
     channel: Channel | None = None
@@ -82,7 +81,7 @@ def run_replica(
     def waits() -> None:
         if alive is not None:
             alive()
-        if channel is not None:  # a rank that waits at one shard is judged at all
+        if channel is not None:  # a rank that waits at one shard is judged at all of them
             channel.heartbeat()
 
     try:
@@ -108,7 +107,7 @@ def run_replica(
     except DPSError as error:
         _notify(channel, lambda channel: channel.abort())
         return Outcome(rank, _located(error, spec, channel), error.__cause__)
-    except BaseException as error:  # also a model that calls sys.exit
+    except BaseException as error:  # includes a model that calls sys.exit
         _notify(channel, lambda channel: channel.abort())
         failure = ReplicaError(f"a replica failed with {described(error)}")
         return Outcome(rank, _located(failure, spec, channel), error)
@@ -116,12 +115,12 @@ def run_replica(
         for link in (*links, host):
             if link is not None:
                 link.close()
-    channel = None  # else what waits and the channel stay
+    channel = None  # a reference would keep the channel, and threads that wait on it
     return None
 
 
 def _train(spec: ReplicaSpec, channel: Channel, source: Source, held_out: HeldOutRows) -> None:
-    """Stochastic steps, passes over all rows, or one after the other."""
+    """Take stochastic steps, or passes over all rows, or both in turn."""
     alone = one_thread_each if getattr(spec.model, "by_blas", False) else nullcontext
     with alone(), getattr(spec.model, "computing", nullcontext)():
         how, done = spec.full_batch, 0
@@ -142,8 +141,8 @@ def _train(spec: ReplicaSpec, channel: Channel, source: Source, held_out: HeldOu
 
 
 def _take_steps(spec: ReplicaSpec, channel: Channel, source: Source, held_out: HeldOutRows) -> int:
-    """Take stochastic steps until they end the fit, or are on a plateau; the epochs of them."""
-    # Scratch memory of a model is not shared between threads.
+    """Take stochastic steps until the fit ends or is on a plateau; return the number of epochs."""
+    # Threads do not share scratch memory of a model.
     model = copy.deepcopy(spec.model)
     batches = Batches(source, spec.steps)
     steps = Steps(
@@ -195,7 +194,7 @@ def _take_steps(spec: ReplicaSpec, channel: Channel, source: Source, held_out: H
         if record is not None:
             last = record
             pauses.took(record.seconds)
-        # Some ranks know of this epoch's close already, and all of the one before it.
+        # Some ranks have the record of this epoch already, and all have the one before.
         if record is not None and 0 < record.plateau <= spec.done + epoch:
             channel.flush(epoch)
             return epoch + 1
@@ -216,21 +215,22 @@ def _decision(spec: ReplicaSpec, epoch: int) -> Decide:
 
 
 def _spared(spec: ReplicaSpec, last: EpochRecord | None) -> int | None:
-    """After how many epochs of the group the snapshot was taken that is to stay."""
+    """Return the number of epochs of the group before the snapshot that must stay."""
     return None if last is None or last.kept < spec.done else last.kept - spec.done
 
 
 @contextmanager
 def _heartbeat(channel: Channel, seconds: float) -> Iterator[None]:
-    """Beat at an interval while the body reads or encodes data."""
+    """Send heartbeats at an interval while the body reads or encodes data."""
     done = threading.Event()
 
     def beat() -> None:
         while not done.wait(seconds):
-            with suppress(DPSError):  # the replica will hear of it; the next beat may get through
+            # The replica will get the error itself; the next heartbeat may succeed.
+            with suppress(DPSError):
                 channel.beat()
 
-    # In the replica's context: calls to a shard go out from the worker that it names.
+    # In the replica's context, so that calls to a shard come from its worker.
     thread = threading.Thread(
         target=copy_context().run, args=(beat,), name="dps-heartbeat", daemon=True
     )
@@ -243,19 +243,19 @@ def _heartbeat(channel: Channel, seconds: float) -> Iterator[None]:
 
 
 def _located(error: DPSError, spec: ReplicaSpec, channel: Channel | None) -> DPSError:
-    """The error, with what it did not know of its place; it may speak of another rank."""
+    """Add the replica's place to an error, unless the error names another rank."""
     rank = spec.rank
     if error.rank not in (None, rank):
         return error
     error.rank = rank
     error.worker = error.worker or spec.worker
     if error.step is None and channel is not None:
-        error.step = channel.steps + 1  # the one at work
+        error.step = channel.steps + 1  # the current step
     return error
 
 
 def _notify(channel: Channel | None, what: Callable[[Channel], None]) -> None:
-    """Call the channel, if there is one, and ignore a shard that is gone."""
+    """Call the channel, if there is one, and ignore a lost shard."""
     if channel is not None:
         with suppress(DPSError):
             what(channel)

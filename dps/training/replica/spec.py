@@ -19,29 +19,29 @@ from dps.training.replica.steps import FROM_THE_START, ResumeAt
 
 @dataclass(frozen=True)
 class ReplicaSpec:
-    """Everything a replica is given."""
+    """Everything that a replica needs."""
 
     fit: str
-    fence: int  # the attempt; a replica of another one is refused
-    worker: str  # where it runs
+    fence: int  # number of the attempt; shards refuse replicas of other attempts
+    worker: str  # its worker
     channel: ChannelSpec
     mode: Mode
     model: Model
     targets: TargetEncoding
     pieces: tuple[Piece, ...]  # its rows
-    cut_rows: int  # rows of a streamed partition that are read together, at the most
-    steps: int  # steps of an epoch
+    cut_rows: int  # largest number of rows of a streamed partition that are read together
+    steps: int  # steps per epoch
     stopping: StoppingRule
     seed: int
     shuffle: bool
-    held_out: HeldOut  # rows that are not trained on
-    epochs_before: int  # epochs done by earlier fits that this one carries on from
-    # The last epoch of this fit that lies behind the parameters it starts from.
+    held_out: HeldOut  # held-out rows
+    epochs_before: int  # epochs of earlier fits that this one continues
+    # The record of the last epoch of this fit before the parameters that it starts from.
     previous: EpochRecord | None
-    full_batch: FullBatch | None  # train on all rows at once rather than by stochastic steps
-    finish: FullBatch | None  # do so once these are on a plateau
+    full_batch: FullBatch | None  # options of passes over all rows, if they replace steps
+    finish: FullBatch | None  # options of passes over all rows that follow steps on a plateau
     pauses_every: float = math.inf  # seconds between snapshots within an epoch; infinity: none
-    # Steps of the first epoch that were taken before; see :meth:`Steps.epoch`.
+    # Steps of the first epoch that were taken earlier; see :meth:`Steps.epoch`.
     begun: ResumeAt = FROM_THE_START
 
     @property
@@ -51,15 +51,15 @@ class ReplicaSpec:
 
     @property
     def done(self) -> int:
-        """Epochs of this fit that were closed before the group began, which counts from 0."""
+        """Epochs of this fit that were closed before the group began; the group counts from 0."""
         return 0 if self.previous is None else self.previous.epoch
 
     @property
     def epochs(self) -> int:
-        """Epochs that may follow."""
+        """Largest number of epochs to come."""
         return self.stopping.max_iter - self.done
 
     @property
     def on_plateau(self) -> bool:
-        """True if passes over all rows were what came next."""
+        """True if passes over all rows come next."""
         return self.previous is not None and self.previous.plateau > 0

@@ -1,7 +1,7 @@
-"""The stochastic steps of a replica's epochs: batches in, gradients out.
+"""The stochastic steps of a replica's epochs.
 
-One loop serves any model and any mode; it is entered once a group of blocks. A model in Python is
-called by it.
+One compiled loop serves every model and mode, and is entered once per group of blocks. It calls
+models that are written in Python.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ Pause = Callable[[int, float, int, int], int]
 class ResumeAt(NamedTuple):
     """Progress of a rank in an epoch."""
 
-    step: int = 0  # the step to begin with
-    loss: float = 0.0  # of the steps before it
+    step: int = 0  # first step
+    loss: float = 0.0  # sum of losses of earlier steps
     rows: int = 0
     pushes: int = 0
     seconds: float = 0.0
@@ -41,9 +41,9 @@ FROM_THE_START = ResumeAt()
 
 
 def gradient_of(model: Model, most: int = 0) -> Gradient:
-    """The gradient of a model: its kernel, or what calls it.
+    """Return the gradient of a model: its kernel, or a wrapper of its Python method.
 
-    most: rows that a model in Python is given at a time; 0: as many as there are.
+    most: rows that a model in Python gets at a time; 0: no limit.
     """
     return PythonGradient(model, most) if model.kernel is None else model.kernel
 
@@ -51,8 +51,8 @@ def gradient_of(model: Model, most: int = 0) -> Gradient:
 class Steps:
     """A replica's steps, epoch by epoch.
 
-    rates: where steps go by keys.
-    seed: for the model's random draws; another one on each rank.
+    rates: of lazy updates, for steps by keys.
+    seed: for the model's random draws; different on each rank.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Steps:
         rates: Rates | None,
         seed: tuple[int, ...] = (0,),
     ) -> None:
-        if rates is None:  # by keys each batch reads what it touches
+        if rates is None:  # by keys, each batch reads the parameters that it touches
             channel.pull()
         self._loop = StepLoop(gradient_of(model), channel.step)
         self._channel = channel
@@ -75,7 +75,7 @@ class Steps:
 
     @property
     def skipped(self) -> int:
-        """Rows of the last epoch in steps that others have taken without this rank."""
+        """Rows of the last epoch in steps that other ranks completed without this one."""
         return self._loop.skipped
 
     def epoch(
@@ -85,15 +85,15 @@ class Steps:
         pause: Pause | None = None,
         begun: ResumeAt = FROM_THE_START,
     ) -> tuple[float, int, int]:
-        """Take all steps of an epoch, or those that are left of it.
+        """Take the steps of an epoch, or the rest of them.
 
-        number: epochs that lie before it, in this fit and those that it carries on.
-        until: the step before which there is a pause; that behind the last one: none.
-        pause: what to do then: from the step, loss, rows and pushes so far the step of the next
-            one.
-        Returns sum of the losses of its rows.
-        Returns rows seen, and gradients handed over that had rows behind them.
-        Raises NonFiniteError, StoppedError.
+        number: epochs before it, in this fit and the fits that it continues.
+        until: the step before which the rank pauses, or the number of steps for no pause.
+        pause: called with the step, loss, rows and pushes so far; returns the step of the next
+            pause.
+        Returns the sum of the losses of its rows.
+        Returns the rows used, and the number of pushed gradients of batches with rows. Raises
+            NonFiniteError, StoppedError.
         """
         loop, steps = self._loop, self._batches.steps
         self._channel.step.plan_steps(steps - begun.step)
@@ -109,7 +109,7 @@ class Steps:
         with closing(self._batches.source.groups(number)) as groups:
             for group in groups:
                 self._run(group)
-                group.clear()  # it may take as much memory as the next one, which is waited for
+                group.clear()  # frees its memory before the next group, which may take as much
         self._run([])  # steps without rows
         assert loop.done
         self._channel.finish_steps()
@@ -120,7 +120,7 @@ class Steps:
         loop, parts = self._loop, [part.rest() for part in group]
         while True:
             ending = loop.run(parts)
-            if ending == "loss":  # looked at before its gradient is counted
+            if ending == "loss":  # the loss is checked before its gradient is counted
                 raise NonFiniteError.of("loss", step=self._channel.steps + 1)
             raise_unless_ran(ending, None, self._channel.steps)
             if loop.step < loop.until or loop.done:

@@ -1,7 +1,7 @@
 """Exceptions of users' code on their way from a replica to the caller of `fit`.
 
-They arrive as they were raised: of their class, with their traceback, causes and notes. One that
-cannot be pickled, or not unpickled here, is replaced by a `ReplicaError` with its words.
+They arrive as they were raised, with class, traceback, causes and notes. An exception that cannot
+be pickled, or unpickled here, is replaced by a `ReplicaError` with its text.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from tblib import Traceback
 
 from dps.errors import DPSError, ReplicaError
 
-#: Causes of causes that are sent.
+#: Largest number of chained causes that are sent.
 _CAUSES = 8
 
 
 def words_of(error: BaseException) -> str:
-    """The message of an exception, if it has one that can be read."""
+    """Return the message of an exception, if it can be read."""
     try:
         return str(error)
     except Exception as broken:
@@ -29,12 +29,12 @@ def words_of(error: BaseException) -> str:
 
 
 def described(error: BaseException) -> str:
-    """The class of an exception, and its message."""
+    """Return the class and the message of an exception."""
     return f"{type(error).__name__}: {words_of(error)}"
 
 
 def with_place(error: BaseException, where: DPSError) -> BaseException:
-    """An exception of a user's code, with a note of the replica that raised it."""
+    """Add a note to an exception of a user's code that names the replica."""
     error.add_note(f"raised in replica {where.rank} at step {where.step} (worker {where.worker})")
     return error
 
@@ -48,7 +48,7 @@ def _made(kind: Any, args: tuple[Any, ...], state: Any = None) -> Any:
 
 @dataclass(frozen=True)
 class SentCause:
-    """An exception, and what pickling it would lose.
+    """An exception, and the parts of it that pickling would lose.
 
     Examples
     --------
@@ -56,19 +56,19 @@ class SentCause:
     KeyError('a')
     """
 
-    contents: bytes | None  # itself, if it can be pickled
-    words: str  # what it said
-    place: str  # its traceback in words
+    contents: bytes | None  # the pickled exception, if it can be pickled
+    words: str  # its message
+    place: str  # its traceback as text
     frames: dict[str, object] | None  # its traceback, see `tblib.Traceback.to_dict`
     notes: tuple[str, ...] = ()
     cause: SentCause | None = None
 
     @classmethod
     def of(cls, error: BaseException, causes: int = _CAUSES) -> SentCause:
-        """The message about an exception."""
+        """Make it from an exception."""
         try:
-            # Not the exception itself: `tblib`, which Dask installs, would lose what C keeps of
-            # it, such as the code of SystemExit.
+            # Not a pickled exception as such: `tblib`, which Dask installs, would lose attributes
+            # that C code keeps, such as the code of SystemExit.
             contents: bytes | None = cloudpickle.dumps(error.__reduce_ex__(2))
         except Exception:
             contents = None
@@ -84,7 +84,7 @@ class SentCause:
         )
 
     def opened(self) -> BaseException:
-        """The exception, or a `ReplicaError` that says all of it in words."""
+        """The exception, or a `ReplicaError` that holds its text."""
         try:
             found = None if self.contents is None else _made(*pickle.loads(self.contents))
         except Exception:

@@ -1,4 +1,4 @@
-"""Loss and score of the rows that a rank holds out: at parameters that it has, or by keys."""
+"""Loss and score of a rank's held-out rows, at given parameters or by keys."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from dps.models import Model
 from dps.scores.validation import Score
 from dps.training.replica.channel import Channel, raise_unless_ran
 
-#: Sums of a rank's validation rows: losses, weights, and the report of a score.
+#: Sums over a rank's validation rows: losses, weights, and the report of a score.
 Validation = tuple[float, float, Sequence[float] | NDArray[np.float64]]
 
-#: Rows that are looked at together.
+#: Rows that are evaluated together.
 _ROWS = 4096
 
 
@@ -33,10 +33,10 @@ class _Part(NamedTuple):
 
 
 class HeldOutRows:
-    """The rows that a rank holds out.
+    """The held-out rows of a rank.
 
     score: computed besides the loss.
-    beat: called once a block.
+    beat: called once per block.
     """
 
     def __init__(
@@ -52,9 +52,9 @@ class HeldOutRows:
         self._beat = beat
 
     def at(self, model: Model, params: NDArray[np.floating]) -> Validation:
-        """Loss, weight and report of the score at whole parameters."""
+        """Return loss, weight and the report of the score at parameters."""
         evaluate = getattr(model, "evaluate", None)
-        if evaluate is None:  # the gradient is not wanted, but comes along
+        if evaluate is None:  # the gradient is computed and ignored
             evaluate = partial(model.loss_gradient, out=np.zeros_like(params))
 
         def look(part: _Part) -> tuple[float, Any]:
@@ -65,7 +65,7 @@ class HeldOutRows:
         return self._sums(look)
 
     def by_keys(self, model: Any, channel: Channel) -> Validation:
-        """The same, of sparse rows at what they touch, which is pulled."""
+        """Return the same by keys: pull the parameters that sparse rows touch."""
         kernel, step = model.kernel, channel.step
 
         def look(part: _Part) -> tuple[float, Any]:

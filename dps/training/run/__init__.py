@@ -1,1 +1,1 @@
-"""A fit as generations: launch, supervise, recover."""
+"""A fit as a sequence of generations: launch, supervision and recovery."""

@@ -1,6 +1,6 @@
-"""Events of a fit from the client: that it started, closed epochs, and how it ended.
+"""The client's events of a fit: its start, closed epochs and its end.
 
-Makes events (``monitor/events.py``) of jobs, plans and records.
+It makes events (``monitor/events.py``) from jobs, plans and records.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from dps.training.job import FitResult, Job
     from dps.training.run.loss import Loss
 
-#: Epochs that one event lists at the most.
+#: Largest number of epochs in one event.
 _MAX_EPOCHS_AN_EVENT = 64
 
 
 class FitEvents:
-    """One fit, as it is reported.
+    """Events of one fit.
 
-    publish: takes an event, and does not wait.
+    publish: sends an event without waiting.
     """
 
     def __init__(
@@ -45,19 +45,20 @@ class FitEvents:
         self._epochs = 0
 
     def started(self, plan: Plan, placement: Placement, unshared: Sequence[str | None]) -> None:
-        """A generation begins, whose shards are there.
+        """Report a new generation, whose shards exist.
 
-        unshared: why each shard has no shared memory, where that was wanted.
+        unshared: for each shard the reason why it has no shared memory although it was wanted, or
+            None.
         """
         self._send("started", **_started(self._job, plan, placement, unshared))
 
     def lost(self, loss: Loss) -> None:
-        """Report that a worker was lost, and the fit goes on."""
+        """Report that a worker was lost and the fit continues."""
         self._epochs -= loss.redone
         self._send("recovered", **vars(loss))
 
     def closed(self, records: Sequence[EpochRecord]) -> None:
-        """Epochs have been closed."""
+        """Report closed epochs."""
         if not records:
             return
         self._epochs += len(records)
@@ -68,7 +69,7 @@ class FitEvents:
         self._send("epochs", epochs=shown, skipped=len(records) - len(shown))
 
     def ended(self, result: FitResult, where: DPSError | None = None) -> None:
-        """The fit has a result, though it may have been cut short; `where` as of `failed`."""
+        """Report the result of a fit, which may have been interrupted; `where` as in `failed`."""
         if result.error is not None and not isinstance(result.error, KeyboardInterrupt):
             self.failed(result.error, where)
             return
@@ -83,7 +84,7 @@ class FitEvents:
         )
 
     def failed(self, error: BaseException, where: DPSError | None = None) -> None:
-        """The fit has ended with an error; of a user's error, `where` says the replica."""
+        """Report that the fit failed; for an error of the user's code `where` names the replica."""
         if isinstance(error, DPSError):
             where = error
         self._send(

@@ -21,13 +21,15 @@ _log = logging.getLogger("dps")
 
 #: Seconds between looks for workers that have joined.
 _LOOK_EVERY = 2.0
-#: Seconds that a new generation must save; starting it takes about one.
+#: Seconds that a new generation must save; its start takes about one second.
 _MIN_SAVED_SECONDS = 2.0
-#: Bytes of rows, parameters and optimizer state that are moved in a second.
+#: Bytes of rows, parameters and optimizer state that move per second.
 _MOVED = 1e8
-#: Moved rows are held twice. They may take this share of the memory of their first workers.
+#: Moved rows are held twice. They may take this share of the memory of the workers that they come
+#: from.
 _ROOM = 0.25
-#: Seconds of computing for which the fit asks for one worker; Dask's ``adaptive.target-duration``.
+#: Seconds of computing for which the fit asks for one more worker; as Dask's
+#: ``adaptive.target-duration``.
 _TARGET = 5.0
 #: The largest number of additional workers to ask for.
 _MOST_ASKED = 64
@@ -44,7 +46,7 @@ class Joining:
     """Plans generations and looks for joined workers.
 
     stopping: gives the number of epochs that may follow.
-    row_bytes, state_bytes: bytes of a row, and of all parameters and optimizer state.
+    row_bytes, state_bytes: bytes of a row, and of all parameters with optimizer state.
     """
 
     def __init__(
@@ -56,7 +58,7 @@ class Joining:
     ) -> None:
         self._cluster, self._stopping = cluster, stopping
         self._row_bytes, self._state_bytes = row_bytes, state_bytes
-        self._slowest = 0.0  # of the current plan, see `_slowest`
+        self._slowest = 0.0  # largest number of rows per thread in the current plan, see `_slowest`
         self._pace = 0.0  # seconds of an epoch per row of the slowest replica; 0 until measured
         self._done = 0
         self._due = time.monotonic() + _LOOK_EVERY
@@ -65,8 +67,8 @@ class Joining:
     def plan(self, planned: Planning) -> Plan:
         """Plan the next generation.
 
-        After workers have joined, or a loss has made the plan slower, rows move to idle workers
-        if that saves time.
+        After workers have joined, or a loss has made the plan slower, rows move to idle workers if
+        that saves time.
         """
         self._planned = planned
         threads = self._cluster.threads()
@@ -80,7 +82,7 @@ class Joining:
         return plan
 
     def should_end(self, history: Sequence[EpochRecord]) -> bool:
-        """True if to end the generation for workers that have joined; asked after each epoch."""
+        """True if the generation should end because of joined workers; called after each epoch."""
         now = time.monotonic()
         if now < self._due:
             return False
@@ -90,18 +92,18 @@ class Joining:
         if threads and self._spares(self._slowest, self._planned(threads, True), threads) > 0:
             _log.info("workers have joined, which the fit goes on with: there are %d", len(threads))
             self._joined = True
-            self._cluster.wish(len(threads))  # to be kept between two generations
+            self._cluster.wish(len(threads))  # the request stays open between two generations
         else:
             self._cluster.wish(self._wanted() if self._cluster.can_grow else 0)
         return self._joined
 
     def _ahead(self) -> int:
-        """Expected epochs: all that are left, or at most as many as before if it may stop early."""
+        """Expected epochs: all that are left, or at most as many as so far if it may stop early."""
         left, rule = self._stopping.max_iter - self._done, self._stopping
         return left if rule.tol is None and not rule.finishes else min(self._done, left)
 
     def _spares(self, slowest: float, plan: Plan, threads: Mapping[str, int]) -> float:
-        """Seconds that a plan saves beyond its costs, compared with one this slow."""
+        """Seconds that a plan saves, after its costs, compared with one of this speed."""
         pieces = [piece for rank in plan.ranks for piece in rank.pieces if piece.moved]
         moved = sum(piece.rows for piece in pieces) * self._row_bytes
         spared = self._pace * (slowest - _slowest(plan, threads)) * self._ahead()
@@ -113,7 +115,7 @@ class Joining:
         return spared
 
     def _wanted(self) -> int:
-        """The number of additional workers, like the current ones, that would save time."""
+        """Number of additional workers, like the current ones, that would save time."""
         threads = dict(self._cluster.threads())
         total = self._pace * self._slowest * self._ahead() * len(threads)
         further = min(_MOST_ASKED, int(total / _TARGET) - len(threads))

@@ -1,6 +1,6 @@
 """The launch of a plan: shards, windows of hosts, and the task of each replica.
 
-It decides who sums with whom and whether steps go by keys; it starts nothing.
+It decides which ranks sum on their host and whether steps go by keys; it starts nothing.
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ from dps.training.replica.steps import ResumeAt
 #: The ranks of each host; the first of them leads.
 Hosts = tuple[tuple[int, ...], ...]
 
-#: As many products of a value and a parameter in a step as are worth a further replica, which
-#: others wait for: on 20,000 rows of 50 columns a linear model took 22 ms with two and 12 with one,
-#: a factorization machine with 8 factors 175 and 204.
+#: Products of a value and a parameter per step that justify a further replica, for which others
+#: wait. On 20,000 rows of 50 columns a linear model took 22 ms with two replicas and 12 with one, a
+#: factorization machine with 8 factors 175 and 204.
 _WORK_PER_REPLICA = 1 << 16
-#: Bytes of a key itself.
+#: Bytes of a key.
 _KEY_BYTES = 8
-#: A table is large that takes more than this part of a worker's memory, with state and snapshots.
+#: A table is large if it takes more than this share of a worker's memory, with state and snapshots.
 _LARGE = 0.25
-#: Bytes of a shard's snapshots above which they lie on disk, where no other process maps them.
+#: Bytes of a shard's snapshots above which they are on disk, where no other process maps them.
 _SPILLED = 256 << 20
-#: Bytes of a row besides: its id, and when it was touched and updated.
+#: Additional bytes of a row: its id, and the times of its last use and update.
 _ROW_OVERHEAD_BYTES = 28
-#: Bytes of X that are streamed together; 64 such cuts and 64 more are in memory.
+#: Bytes of X that are streamed together; up to 128 such cuts are in memory.
 _CUT_BYTES = 1 << 18
 _FEWEST_CUT = 256
-#: Doubles that ranks may report of an epoch, all together.
+#: Largest number of doubles in all ranks' reports of an epoch.
 _MOST_REPORTED = 1 << 25
 
 
 def rates_of(job: Job, plan: Plan, summary: DataSummary) -> Rates | None:
-    """The rates of lazy updates, where batches touch so little that they go by keys."""
+    """The rates of lazy updates if batches touch so little that steps go by keys, else None."""
     table = job.model.layout.table
     if table is None and job.mode.needs_table:
         raise ValueError(
@@ -85,7 +85,8 @@ def rates_of(job: Job, plan: Plan, summary: DataSummary) -> Rates | None:
             )
         return None
     assert kernel is not None
-    # Lazy Adam is another algorithm, not a faster way: the data's form alone decides.
+    # Lazy Adam is another algorithm and not only a faster one, so only the form of the data
+    # decides.
     few = touches_little(summary, kernel.size, plan.batch_size, kernel.key_width)
     if not few and not job.optimizer.always_lazy and table is None:
         return None
@@ -98,9 +99,9 @@ def rates_of(job: Job, plan: Plan, summary: DataSummary) -> Rates | None:
 def located(
     job: Job, summary: DataSummary, cluster: Cluster, threads: Mapping[str, int]
 ) -> Located:
-    """The rows that are trained on, where they lie.
+    """Return the training rows and where they are.
 
-    Where replicas wait for each other at each step, its work counts: that of a batch.
+    If replicas wait for each other at each step, the work of a batch counts.
     """
     elements: float = summary.elements
     if job.full_batch is None and job.mode.together:
@@ -112,25 +113,25 @@ def located(
 
 
 def cut_rows(job: Job, summary: DataSummary) -> int:
-    """Rows of a stream that are read together."""
+    """Return the number of rows of a stream that are read together."""
     nbytes = _CUT_BYTES * (1 if job.full_batch is None else TOGETHER)
     return max(_FEWEST_CUT, int(nbytes / (summary.row_bytes + 1 / summary.total)))
 
 
 @dataclass(frozen=True)
 class Launch:
-    """A launched fit, once its plan stands."""
+    """What follows from a plan for shards and replicas."""
 
     job: Job
     plan: Plan
     placement: Placement
-    held_out: HeldOut  # rows that are not trained on
-    rates: Rates | None  # of updates by keys, where steps go by them
-    # The ranks of each host, where those of a host sum before one of them sends; see `hosts_of`.
+    held_out: HeldOut  # held-out rows
+    rates: Rates | None  # rates of lazy updates, if steps go by keys
+    # The ranks of each host, if ranks of a host sum before one of them sends; see `hosts_of`.
     hosts: Hosts
-    watched: bool  # whether replicas keep account of their time, and shards report it
-    # True if the model's table is so large that a worker is to have its own part of it in memory,
-    # and no other: shards do not share theirs, and keep snapshots on disk.
+    watched: bool  # whether replicas record their time, and shards report it
+    # True if the model's table is so large that each worker should have only its own part in
+    # memory: shards do not share theirs, and keep snapshots on disk.
     large: bool = False
 
     @classmethod
@@ -155,7 +156,7 @@ class Launch:
 
     @property
     def key_width(self) -> int:
-        """Elements that go by one key; 0 where none do."""
+        """Elements per key; 0 if steps do not go by keys."""
         return 0 if self.rates is None else self.rates.width
 
     @property
@@ -166,7 +167,7 @@ class Launch:
 
     @property
     def begun(self) -> EpochSnapshot | None:
-        """The snapshot within an epoch with which it begins, None: it begins with an epoch."""
+        """The snapshot within an epoch that it starts from, or None if it starts with an epoch."""
         interim = self.job.position.interim
         possible = interim is not None and self.pauses_every < math.inf
         return (
@@ -179,11 +180,12 @@ class Launch:
         return _members(self.plan, self.hosts)
 
     def shards(self) -> list[ShardPlan]:
-        """The shards, what a group needs there, and their workers."""
+        """The shards, their part of a group, and their workers."""
         job, plan, layout = self.job, self.plan, self.job.model.layout
         holds = job.mode.shards_hold_parameters
         alone = set(plan.workers) == {LOCAL} and job.mode.access == "auto"
-        # This process needs no file, which outlives its owner; a forced stream must not have one.
+        # A fit in this process needs no file, which could outlive it; `access="stream"` must not
+        # have one.
         shared = not (alone or self.large) and job.mode.access != "stream"
         seen = None
         if self.watched:
@@ -214,7 +216,7 @@ class Launch:
                 job.fit,
                 len(plan.ranks),
                 store,
-                1 if shard else min(job.epochs_ahead, HISTORY),  # the first one keeps them
+                1 if shard else min(job.epochs_ahead, HISTORY),  # the first shard keeps them
                 self.members if self.hosts else (),
                 ring=-(-layout.size // members) if job.mode.uses_ring and members > 1 else 0,
                 quorum=job.mode.quorum(len(plan.ranks)),
@@ -238,9 +240,9 @@ class Launch:
         return made
 
     def _reported(self) -> int:
-        """Doubles of a rank's report of an epoch.
+        """Doubles in a rank's report of an epoch.
 
-        Raises ValueError: those of a score are too many.
+        Raises ValueError: a score reports too many.
         """
         own, score = len(EpochReport.__dataclass_fields__), self.job.stopping.score
         if score is None:
@@ -257,7 +259,7 @@ class Launch:
         return own + width
 
     def _kept(self, piece: Piece) -> int:
-        """Rows of a piece that are kept for validation."""
+        """Held-out rows of a piece."""
         return self.held_out.count(piece.partition, piece.start, piece.stop)
 
     def _snapshots(self, shard: int) -> int:
@@ -273,7 +275,7 @@ class Launch:
         return arena_of(table, self.placement, shard, len(self.members), job.seed, job.optimizer)
 
     def summing(self) -> list[ShardPlan]:
-        """The window of each host that has several ranks, on the worker of its first rank."""
+        """The window of each host with several ranks, on the worker of its first rank."""
         job, size, dtype = self.job, self.job.model.layout.size, str(self.job.model.dtype)
         nothing = Initial(size, dtype, (0.0,))
         made = []
@@ -348,7 +350,7 @@ class Launch:
 def _exchanged(
     job: Job, plan: Plan, summary: DataSummary, rates: Rates | None, hosts: Hosts
 ) -> float:
-    """Bytes of a gradient that a host, or a rank without company there, sends in a step."""
+    """Bytes of a gradient that a host, or a single rank on its host, sends per step."""
     itemsize = job.model.dtype.itemsize
     whole = float(job.model.layout.size * itemsize)
     if rates is None:
@@ -365,7 +367,7 @@ def _places(job: Job) -> int:
 
 
 def _is_large(job: Job, cluster: Cluster) -> bool:
-    """True if a table is too large for a worker to have all of it in memory."""
+    """True if a table is too large for the memory of one worker."""
     table = job.model.layout.table
     if table is None or job.mode.access == "mapped":
         return False
@@ -382,7 +384,7 @@ def _members(plan: Plan, hosts: Hosts) -> tuple[int, ...]:
 
 
 def _of_ring(job: Job, plan: Plan, hosts: Hosts) -> tuple[str, ...]:
-    """The workers of shards where vectors go round: each member's own."""
+    """Workers of the shards of a ring: each shard is at its rank."""
     workers = tuple(plan.ranks[rank].worker for rank in _members(plan, hosts))
     size = job.model.layout.size
     if job.execution.n_shards not in ("auto", len(workers)):
@@ -401,8 +403,7 @@ def _of_ring(job: Job, plan: Plan, hosts: Hosts) -> tuple[str, ...]:
 def hosts_of(job: Job, plan: Plan, cluster: Cluster) -> Hosts:
     """Return the ranks of each host whose gradients are summed before one rank sends.
 
-    None if each rank works for itself: no rank waits for others, all are on one host, or
-    none has company there.
+    None if no ranks sum: no rank waits for others, all are on one host, or each host has one rank.
     """
     workers = [rank.worker for rank in plan.ranks]
     addresses = {worker.rpartition(":")[0] for worker in workers}

@@ -1,4 +1,4 @@
-"""A loss that a fit survived."""
+"""A worker's loss that a fit survived."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Loss:
-    """A loss after which a fit has gone on."""
+    """A loss after which a fit has continued."""
 
     what: str  # what was lost, and where
-    epoch: int  # the epoch at work then, or the one to come while data is loaded
-    redone: int  # closed epochs that had to be trained again, since their state was lost
-    dropped: int  # rows that are trained on no more
-    # From the news to the next generation's begin, or until its data was there again.
+    epoch: int  # the epoch at that time, or the next one if data was being loaded
+    redone: int  # closed epochs that were repeated because their state was lost
+    dropped: int  # rows that are no longer trained on
+    # From the report of the loss to the start of the next generation, or until the data was
+    # complete again.
     seconds: float
     loading: bool = False  # whether only data was lost
-    steps: int = 0  # steps of the epoch that were not lost: it goes on behind a snapshot within it
+    steps: int = 0  # steps of the epoch that were kept by a snapshot within it
 
     def line(self) -> str:
-        """In words.
+        """The loss in words.
 
         Examples
         --------

@@ -1,8 +1,7 @@
-"""Measuring the first steps of a fit whose mode is to be chosen, and when it changes to that mode.
+"""The measurement of a fit's first steps for ``mode="auto"``, and the change of mode.
 
-The fit's own steps are measured, in the mode in which it begins. What is chosen from the figures is
-``modes/choosing.py``'s. A fit that goes on in another mode does so in a generation of its own,
-after the last epoch that was closed.
+The fit's own steps are measured in its first mode. ``modes/choosing.py`` chooses a mode from the
+figures. A fit continues in another mode with a new generation, after the last closed epoch.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from dps.training.run.launch import Launch
 
 _log = logging.getLogger("dps")
 
-#: Steps of each replica, and seconds, that are measured at the least.
+#: Least number of steps of each replica, and of seconds, that are measured.
 _STEPS, _SECONDS = 5, 0.5
 
 
@@ -34,11 +33,11 @@ class Choosing:
     def __init__(self, asked: Mode) -> None:
         self._asked = asked
         self._chooses = asked.begins is not asked
-        self._mode = asked.begins  # at work
+        self._mode = asked.begins  # the current mode
         self._choice: Choice | None = None
 
     def first(self, job: Job) -> Job:
-        """In the mode in which it begins; also where workers are lost, or join: it may not fit."""
+        """Return the job in its first mode, also after workers are lost or join."""
         self._mode = self._asked.begins
         self._choice = None
         if self._chooses and job.full_batch is not None:
@@ -47,7 +46,7 @@ class Choosing:
 
     @property
     def said(self) -> str:
-        """Why the fit is in its mode; empty where that was asked for."""
+        """Why the fit is in its mode; empty if the user chose it."""
         if not self._chooses:
             return ""
         choice = self._choice
@@ -56,7 +55,7 @@ class Choosing:
         return choice.line()
 
     def begin(self, launch: Launch, session: Session, cluster: Cluster) -> None:
-        """A generation runs, whose steps are to be measured."""
+        """Begin to measure the steps of a generation."""
         self._job, self._plan, self._session = launch.job, launch.plan, session
         self._by_keys = launch.rates is not None
         self._began: tuple[NDArray[np.int64], float] | None = None
@@ -65,7 +64,7 @@ class Choosing:
             self._hosts = len(set(cluster.hosts([rank.worker for rank in launch.plan.ranks])))
 
     def changed(self, job: Job) -> Job:
-        """The job that continues a stopped generation in the chosen mode."""
+        """Return the job that continues in the chosen mode."""
         if self._choice is None or self._choice.mode == self._mode:
             return self.first(job)
         self._mode = self._choice.mode
@@ -73,13 +72,13 @@ class Choosing:
 
     @property
     def _is_open(self) -> bool:
-        """True while the fit may still continue in another mode."""
+        """True while the fit may still change its mode."""
         return self._chooses and (self._choice is None or self._choice.mode != self._mode)
 
     def should_end(self, closed: int, check: Check | None = None) -> bool:
-        """Look at what replicas have counted; whether to end the generation now.
+        """Read the replicas' counters; True if the generation should end now.
 
-        closed: epochs of the fit that have been closed.
+        closed: number of closed epochs of the fit.
         """
         if not self._is_open:
             return False
@@ -88,7 +87,7 @@ class Choosing:
             self._measure(counts, closed)
         if self._choice is None or not self._is_open:
             return False
-        # The open epoch is begun again: that must cost less than its rest in this mode would.
+        # The open epoch is repeated. That must cost less than the rest of it in this mode.
         done = int(counts[:, EPOCH_ROWS].sum())
         rest, saved = self._plan.rows - done, 1.0 - 1.0 / self._choice.gain
         return done <= max(rest * saved, self._rate * _SECONDS)
@@ -96,7 +95,7 @@ class Choosing:
     def _measure(self, counts: NDArray[np.int64], closed: int) -> None:
         now = time.monotonic()
         if self._began is None:
-            # The first step makes what later ones find.
+            # The first step includes costs that later ones do not have.
             if counts[:, STEPS].min() > 0:
                 self._began = counts, now
             return

@@ -1,12 +1,12 @@
-"""After a worker is lost: from where a fit goes on, and on what.
+"""After the loss of a worker: where a fit continues, and on what data.
 
-Ranks and shards are those of a generation. When one of them is lost the generation ends; the next
-one begins after the last epoch that was closed, with the workers that there are, in memory of its
-own. What came after that epoch is trained again, so each row of a closed epoch counts once; a rank
-of the old generation that was frozen wakes in a window that was stopped, and that no rank reads.
+Ranks and shards belong to a generation. When one of them is lost, the generation ends. The next one
+begins after the last closed epoch, with the remaining workers and new memory. Steps after that
+epoch are repeated, so each row of a closed epoch counts once. A frozen rank of the old generation
+wakes up in a window that was stopped and that no rank reads.
 
-The state is read where the shards are: of one whose process has died from the memory that it has
-left, if its host lives. Else the copy counts that the client takes every few seconds.
+The state is read from the shards; if a shard's process has died, from the memory that it left, as
+long as its host lives. Otherwise the copy is used that the client takes every few seconds.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ from dps.training.run.loss import Loss
 _log = logging.getLogger("dps")
 
 
-#: Seconds that a call may take by which the state of a fit is read that has failed.
+#: Seconds per call in which the state of a failed fit is read.
 _LAST_LOOK_SECONDS = 10.0
 
 
 class Recovery:
-    """The remains of a fit, and its losses.
+    """The losses of a fit, and what remains after them.
 
-    most: losses after which the fit goes on; None: any number.
-    fruitless: those in a row without progress: what the fit runs may be what kills workers.
+    most: largest number of losses; None: unlimited.
+    fruitless: largest number of consecutive losses without progress, which suggest that the fit
+        itself kills workers.
     """
 
     def __init__(self, cluster: Cluster, most: int | None, fruitless: int) -> None:
@@ -45,7 +46,7 @@ class Recovery:
         self._unsaid = False
 
     def while_loading(self, epoch: int) -> list[Loss]:
-        """Return the losses since the last call, before training of `epoch` began."""
+        """Return the losses since the last call, before `epoch` began."""
         known = sum(loss.loading for loss in self.losses)
         new = [Loss(what, epoch, 0, 0, s, True) for what, s in self._cluster.lost[known:]]
         self.losses += new
@@ -54,9 +55,9 @@ class Recovery:
         return new
 
     def position(self, progress: Progress, seconds: float | None = None) -> Position:
-        """The position of a fit whose generation has ended with an error.
+        """Return the position of a fit whose generation has ended with an error.
 
-        seconds: that a call may take, if fewer than by default; then no callback runs.
+        seconds: per call, if fewer than usual; then no callback runs.
         """
         if progress.session is not None:
             try:
@@ -66,7 +67,7 @@ class Recovery:
         return progress.copied or progress.job.position
 
     def last_known(self, error: BaseException, progress: Progress) -> Position:
-        """The last known position of a fit that cannot continue, without waiting.
+        """Return the last known position of a fit that cannot continue, without waiting.
 
         A shard whose process does not answer is not asked again.
         """
@@ -74,18 +75,18 @@ class Recovery:
             getattr(error, "worker", None)
         )
         if progress.session is not None and not silent:
-            with contextlib.suppress(Exception):  # the error that ends the fit is another one
+            with contextlib.suppress(Exception):  # the first error is raised
                 return progress.read_after_death(self._cluster, _LAST_LOOK_SECONDS, report=False)
         return progress.copied or progress.job.position
 
     def after(
         self, error: DPSError, job: Job, summary: DataSummary, position: Position, closed: int
     ) -> tuple[Job, DataSummary]:
-        """The job that continues after an error that names the lost workers.
+        """Return the job that continues after an error that names lost workers.
 
-        closed: epochs that had been closed.
-        Returns the position from which the fit goes on, and the share of rows that are there.
-        Raises DPSError: there is nothing to go on with.
+        closed: number of closed epochs.
+        Returns the position from which the fit continues, and the share of rows that remain.
+        Raises DPSError: nothing remains to continue with.
         """
         began = time.monotonic()
         if closed > len(job.done) or position.is_after(job.position):
@@ -124,13 +125,13 @@ class Recovery:
         return job, summary
 
     def cannot_go_on(self, error: ValueError) -> Exception:
-        """The error of a fit that has lost too much to be planned again; else, the same one."""
+        """Return the error to raise if no plan can be made after losses, else the same error."""
         if not self.losses:
             return error
         return ClusterError(f"{self.losses[-1].what}, and the fit cannot go on: {error}")
 
     def planned(self, begun: EpochSnapshot | None) -> list[Loss]:
-        """The loss after which a generation has been planned, which begins there; it is logged."""
+        """Log and return the loss after which a generation was planned."""
         if not self._unsaid:
             return []
         self._unsaid = False

@@ -1,4 +1,4 @@
-"""The result of a fit whose optimum is known: it needs neither shards nor replicas."""
+"""The result of a fit whose optimum is known, without shards or replicas."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _log = logging.getLogger("dps")
 
 
 def solved(job: Job, summary: DataSummary, cluster: Cluster) -> FitResult:
-    """Report the optimum as one epoch, in which each worker summed over the rows that it holds."""
+    """Report the optimum as one epoch in which each worker summed over its rows."""
     solution = job.position.solution
     assert solution is not None
     choosing = Choosing(job.mode)
@@ -53,7 +53,7 @@ def solved(job: Job, summary: DataSummary, cluster: Cluster) -> FitResult:
     result = replace(result, losses=tuple(losses), chosen=choosing.said)
     events = FitEvents(job, cluster.publish) if cluster.watched else None
     if events is not None:
-        # Replicas and shards that there are not would be waited for.
+        # The dashboard would wait for replicas and shards that do not exist.
         events.started(replace(plan, ranks=()), Placement.of(job.model.layout.size, 1), ())
         for loss in losses:
             events.lost(loss)

@@ -1,4 +1,4 @@
-"""Watching the replicas of a fit to their end, and what it ended with."""
+"""Supervision of a fit's replicas until they end, and the error that ended them."""
 
 from __future__ import annotations
 
@@ -37,15 +37,16 @@ _log = logging.getLogger("dps")
 
 _TICK = 0.25  # seconds between looks at a running fit
 _CHECK_EVERY = 0.5  # seconds between questions to the scheduler
-#: Seconds that a worker has for an answer after an interrupt.
+#: Seconds in which workers must answer after an interrupt.
 ENDING_SECONDS = 5.0
-_HEAVY = 16 << 20  # bytes of a model whose training memory is given back before it is fetched
-#: Seconds between copies of a fit that the client takes, and the times that one takes in between.
+_HEAVY = 16 << 20  # bytes of a model whose training memory is freed before it is fetched
+#: Seconds between the client's copies of a fit, and the least ratio of that time to a copy's own
+#: time.
 _COPY_EVERY, _COPY_SHARE = 5.0, 100
 
 
 class Watcher:
-    """Watches replicas to their end."""
+    """Supervises replicas until they end."""
 
     def __init__(
         self,
@@ -67,16 +68,16 @@ class Watcher:
         self._copies = progress.remote
         self._due = time.monotonic() + _COPY_EVERY
         self._progress: dict[int, tuple[tuple[int, ...], float]] = {}
-        # Ranks' counts of their own work, and since when; how often each has looked around as
-        # it waited, and when it last did.
+        # Counters of the ranks' work and when they last changed; counters of their looks while
+        # waiting, and when those last changed.
         self._own: list[list[int]] = []
         self._own_since = time.monotonic()
         self._waits: dict[int, tuple[int, float]] = {}
 
     def run(self, ending: Callable[[], None]) -> FitResult | None:
-        """Wait for the end; the result, also of a fit that was interrupted or overflowed.
+        """Wait for the end and return the result, also of an interrupted fit.
 
-        None where the fit is to go on in another mode, or with more workers, from where it is.
+        None if the fit continues in another mode or with more workers.
         """
         try:
             return self._run(ending)
@@ -104,12 +105,12 @@ class Watcher:
         if self._job.position.params.nbytes > _HEAVY:
             cards = [shard.card for shard in self._session.shards]
             if all(card.host == host_id() and card.store.path for card in cards):
-                self.progress.copied = None  # files of this host outlive their processes
+                self.progress.copied = None  # files of this host outlive the processes
             self._session.server.rest(self._running.check)
         return self._result(None)
 
     def _hurry(self, error: BaseException) -> None:
-        """Have an error end the fit whatever else fails; workers have little time to answer."""
+        """Make an error end the fit whatever else fails; workers have little time to answer."""
         self.progress.interrupted = error
         server = self._session.server
         server = replace(server, timeout=min(server.timeout, ENDING_SECONDS))
@@ -120,7 +121,7 @@ class Watcher:
         self._await_replicas()
 
     def _watch(self) -> bool:
-        """Wait for the end; return True if only this generation ends."""
+        """Wait for the end; True if only this generation ends."""
         began = checked = time.monotonic()
         for rank in range(len(self._plan.ranks)):
             self._progress[rank] = ((), began)
@@ -146,9 +147,9 @@ class Watcher:
         return False
 
     def _fetch(self) -> bool:
-        """Take in the epochs that have been closed, and see that every rank gets on.
+        """Fetch newly closed epochs, and check that every rank makes progress.
 
-        Whether the fit is to end.
+        Returns whether the fit should end.
         """
         progress = self.progress
         status, records = progress.take_in(self._check)
@@ -164,9 +165,9 @@ class Watcher:
         return self.progress.reported(self._running.check)
 
     def _copy(self) -> None:
-        """Copy the state of the fit, in a small part of the time."""
+        """Copy the state of the fit, taking a small share of the time."""
         began = time.monotonic()
-        with contextlib.suppress(LookupError):  # it is further already
+        with contextlib.suppress(LookupError):  # the fit is further already
             self.progress.copied = self.progress.position(self._check)
         now = time.monotonic()
         self._due = now + max(_COPY_EVERY, _COPY_SHARE * (now - began))
@@ -185,7 +186,7 @@ class Watcher:
                 self._progress[rank] = ((), now)
         else:
             self._check_that_one_moves(status, running, now)
-        # A rank that waits says so; the silent one is the one that others wait for.
+        # A waiting rank says so. The silent rank is the one that others wait for.
         last = min(running, key=lambda rank: (self._progress[rank][1], rank))
         timeout = self._job.execution.timeout
         if now - self._progress[last][1] > timeout:
@@ -201,7 +202,7 @@ class Watcher:
             )
 
     def _check_that_one_moves(self, status: ShardStatus, running: list[int], now: float) -> None:
-        """Raise if all replicas wait for too long: they disagree."""
+        """Raise if all replicas wait for too long, which means that they disagree."""
         names, timeout = (*PROGRESS, "STEPS"), self._job.execution.timeout
         own = [
             [n for name, n in zip(names, each, strict=True) if name not in ("BEAT", "WAITS")]
@@ -212,9 +213,9 @@ class Watcher:
             self._waits = {}
         if now - self._own_since < timeout / 2:
             return
-        # A replica that works waits nowhere, whatever the others do meanwhile.
+        # A rank that works does not wait, whatever the others do meanwhile.
         for rank, waits in enumerate(self._near.waits(self._check)):
-            if rank not in self._waits:  # the first look says nothing of a change
+            if rank not in self._waits:  # the first look cannot show a change
                 self._waits[rank] = waits, -math.inf
             elif waits != self._waits[rank][0]:
                 self._waits[rank] = waits, now
@@ -239,7 +240,7 @@ class Watcher:
         for error, _ in real:
             if error.worker is None and error.rank is not None:  # a rank that others waited for
                 error.worker = self._plan.ranks[error.rank].worker
-        # A worker that is gone explains what its peers say better than they do.
+        # A lost worker explains more than the errors of its peers.
         if lost := [error for error, _ in real if isinstance(error, _LOST)]:
             self._running.raise_if_unresponsive(lost[0].worker)
         error, first = min(real, key=lambda one: (_RANKING.get(type(one[0]), 0), one[1].rank))
@@ -255,13 +256,13 @@ class Watcher:
         raise error from first.cause
 
     def _check(self) -> None:
-        """Raise if a worker has been lost; while a shard is asked that may be the one."""
+        """Raise if a worker has been lost; a shard that is being asked may be on it."""
         self._running.check()
         if any(isinstance(outcome.error, _LOST) for outcome in self._failed()):
             self._raise_first_error()
 
     def _failed(self) -> list[Outcome]:
-        """Return the outcomes of replicas that have ended with an error, in rank order."""
+        """Return the outcomes of replicas that ended with an error, in rank order."""
         outcomes: dict[int, Outcome | None] = self._running.outcomes()
         return [each for _, each in sorted(outcomes.items()) if each is not None]
 
@@ -282,7 +283,7 @@ class Watcher:
         )  # fmt: skip
 
     def _activity(self) -> list[RankActivity]:
-        """Return the account of each replica that has begun."""
+        """Return the activity of each replica that has begun."""
         counts = self._near.counts(self._running.check)
         return [
             RankActivity.of(rank, part.worker, [of_shard[rank] for of_shard in counts])
@@ -291,7 +292,7 @@ class Watcher:
         ]
 
 
-#: The order of several errors: causes before consequences.
+#: Priority of simultaneous errors: causes before consequences.
 _RANKING: dict[type, int] = {ServerLostError: 1, WorkerLostError: 1, StalledError: 2}
-#: Errors that may follow from a worker that is gone.
+#: Errors that may be consequences of a lost worker.
 _LOST = tuple(_RANKING)

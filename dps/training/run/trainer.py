@@ -1,7 +1,7 @@
-"""One fit from its data to its result: inspect, plan, launch, watch, collect.
+"""One fit from its data to its result: plan, launch, watch, recover, collect.
 
-The only place that waits for a fit as a whole. It knows clusters, modes and models by
-their interfaces.
+Only this module waits for a fit as a whole. It reaches clusters, modes and models through their
+interfaces.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from dps.training.run.supervise import ENDING_SECONDS, Watcher
 
 _log = logging.getLogger("dps")
 
-#: Epochs of stochastic steps from which it pays to move rows.
+#: Epochs of stochastic steps from which moving rows pays.
 _EPOCHS_WORTH = 10
 
 
@@ -50,7 +50,7 @@ def train(
     """Train on data that the cluster has loaded.
 
     ending: called once training has ended, before the result is fetched.
-    Raises DPSError: the fit failed before any epoch was closed, or in a way that leaves no result.
+    Raises DPSError: the fit failed before any epoch was closed, or no result is left.
     """
     if job.is_solved:
         result = solved(job, summary, cluster)
@@ -74,9 +74,10 @@ def train(
 
 
 class _Fit:
-    """A fit as generations, and what outlives them.
+    """A fit as a sequence of generations.
 
-    Each plans, begins and watches its replicas; the next one begins at the position that is left.
+    Each generation plans, starts and watches its replicas; the next one starts at the position that
+    it leaves.
     """
 
     def __init__(
@@ -89,13 +90,14 @@ class _Fit:
         self._choosing = Choosing(job.mode)
         self._job = job = self._choosing.first(job)
         self._joining = Joining(cluster, job.stopping, summary.row_bytes, job.state_bytes)
-        self._plan: Plan | None = None  # of the last generation that had one
+        self._plan: Plan | None = None  # the plan of the last generation that had one
         self._checkpoints: Checkpoints | None = None
         self._progress = Progress(self._job, self._events)
-        self._position: Position | None = None  # after an error of the generation at work
+        # The position after an error of the current generation.
+        self._position: Position | None = None
 
     def run(self, ending: Callable[[], None]) -> FitResult:
-        """One generation after the other, until one ends the fit."""
+        """Run one generation after the other until the fit ends."""
         result = None
         while result is None:
             result = self._generation(ending)
@@ -106,7 +108,7 @@ class _Fit:
         return result
 
     def _generation(self, ending: Callable[[], None]) -> FitResult | None:
-        """The result of the fit, if a generation ends it."""
+        """Run a generation; return the result if the fit ends with it."""
         self._position = None
         self._progress.begin(self._job)
         try:
@@ -125,7 +127,7 @@ class _Fit:
                 raise
 
     def _train(self, ending: Callable[[], None]) -> FitResult | None:
-        """Plan, begin and watch a generation; None: it has given way to another one."""
+        """Plan, start and watch a generation; None if another one follows."""
         job, cluster, choosing = self._job, self._cluster, self._choosing
         summary, held_out = self._summary, self._held_out
         try:
@@ -135,7 +137,7 @@ class _Fit:
             raise self._recovery.cannot_go_on(error) from error.__cause__
         self._plan = launch.plan
         self._report(self._recovery.planned(launch.begun))
-        if job.ended:  # before a checkpoint was taken, or as a worker was lost
+        if job.ended:  # it ended before a checkpoint was taken or a worker was lost
             return _ended(job, launch.plan)
         session = _served(launch, cluster, self._events)
         if self._checkpoints is not None:
@@ -159,13 +161,13 @@ class _Fit:
         return result
 
     def _after(self, error: BaseException) -> FitResult | None:
-        """The consequence of an error: the result, None for another generation, or an error."""
+        """Handle an error: return the result, return None for another generation, or raise."""
         job, progress = self._job, self._progress
-        if progress.interrupted is not None:  # then all else follows from that, or is too late
+        if progress.interrupted is not None:  # all other errors follow from it, or come too late
             self._position = self._recovery.position(progress, ENDING_SECONDS)
             raise progress.interrupted
         if isinstance(error, WindowError) and job.mode.access == "auto" and not job.mode.uses_ring:
-            # A host has too little shared memory, as containers often have.
+            # A host has too little shared memory, which is common in containers.
             self._position = self._recovery.position(progress)
             _log.warning("%s: the fit goes on by streams", error.message)
             self._cluster.end_generation()
@@ -199,10 +201,10 @@ def _planned(
     threads: Mapping[str, int],
     moves: bool = False,
 ) -> Plan:
-    """The plan of a generation on workers with these threads; see `Planning`."""
+    """Plan a generation on workers with these threads; see `Planning`."""
 
     def count(piece: Piece) -> int:
-        """Rows of a piece that are trained on."""
+        """Return the training rows of a piece."""
         return piece.rows - held_out.count(piece.partition, piece.start, piece.stop)
 
     exchanged = _exchanges(job)
@@ -213,7 +215,8 @@ def _planned(
         batch_size=job.batch_size,
         n_replicas=job.execution.n_replicas,
         rebalance=False if exchanged else _rebalance(job, bool(streamed), moves),
-        # A replica that takes rows of a partition that is read as a whole reads all of it.
+        # A partition that is read as a whole has one reader: every replica with a part of it would
+        # read all.
         mixed=bool(job.shuffle)
         and not (exchanged or job.full_batch is not None or any(streamed.values())),
     )
@@ -223,12 +226,12 @@ def _planned(
 
 
 def _exchanges(job: Job) -> bool:
-    """True if rows are drawn from all partitions before training."""
+    """True if rows are exchanged between all partitions before training."""
     return job.shuffle == "global" and job.full_batch is None
 
 
 def _served(launch: Launch, cluster: Cluster, fit_events: FitEvents | None) -> Session:
-    """Make the shards of a generation."""
+    """Create the shards of a generation."""
     session = cluster.serve(launch.shards(), launch.placement, launch.summing())
     unshared = _warn_unshared(launch.plan, session)
     if fit_events is not None:
@@ -237,14 +240,14 @@ def _served(launch: Launch, cluster: Cluster, fit_events: FitEvents | None) -> S
 
 
 def _ended(job: Job, plan: Plan) -> FitResult:
-    """Return the result of a fit that has no epoch left to train."""
+    """Return the result of a fit without epochs left to train."""
     kept = job.position.kept if job.done[-1].kept == len(job.done) else job.position.best
     assert kept is not None
     return FitResult.of(job, kept, job.done, plan)
 
 
 def _warn_unshared(plan: Plan, session: Session) -> tuple[str | None, ...]:
-    """The reason why each shard has no shared memory, if it was wanted; it is logged."""
+    """Warn about shards without shared memory; return the reason for each."""
     unshared = tuple(shard.card.unshared for shard in session.shards)
     for shard, why in enumerate(unshared):
         if why is not None:
@@ -253,7 +256,7 @@ def _warn_unshared(plan: Plan, session: Session) -> tuple[str | None, ...]:
 
 
 def _exchange(job: Job, summary: DataSummary, cluster: Cluster) -> DataSummary:
-    """Have every row go to a partition drawn by chance; the data as it lies then."""
+    """Move every row to a random partition; return where the data is then."""
     while True:
         data = located(job, summary, cluster, cluster.threads())
         split, homes = make_split(job.seed, data, job.execution.n_replicas)
@@ -271,11 +274,11 @@ def _exchange(job: Job, summary: DataSummary, cluster: Cluster) -> DataSummary:
 
 
 def _rebalance(job: Job, streamed: bool, moves: bool) -> bool | str:
-    """The `rebalance` option in effect; `moves`: moving rows has been found to save time.
+    """Return the effective `rebalance` option; `moves`: moving rows was found to save time.
 
-    "auto" leaves them where passes are few, or as cheap as those of L-BFGS, of which ten to
-    thirty cost as much as moving: it is unknown whether there will be more. Rows that move
-    lie in memory, which those of a stream did not fit into.
+    "auto" leaves rows where they are if passes are few, or as cheap as those of L-BFGS: ten to
+    thirty of them cost as much as moving, and their number is unknown. Moved rows are kept in
+    memory, into which the rows of a stream did not fit.
     """
     if job.execution.rebalance != "auto":
         return job.execution.rebalance

@@ -1,7 +1,7 @@
-"""Progress of the tasks that a fit waits for, as far as Dask's scheduler knows.
+"""The progress of tasks that a fit waits for, as Dask's scheduler sees it.
 
-What others compute on the cluster is no progress of ours. The scheduler is asked in Dask's own
-words alone: it need not have dps.
+Tasks of other users are no progress. The scheduler runs functions that are pickled by value, so it
+does not need dps.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from dps.errors import ClusterError
 
 @dataclass(frozen=True)
 class TaskProgress:
-    """States of the tasks that no worker is running."""
+    """The state of tasks that no worker runs."""
 
-    lately: float  # seconds within which workers that are well are heard of
-    # True if a worker that tasks may wait for has not been heard of lately, and may
-    # yet be: one that imports a large library is not for some seconds.
+    lately: float  # seconds in which healthy workers send a heartbeat
+    # True if the scheduler has not heard of a worker lately that tasks may wait for, and may still
+    # do so: a worker that imports a large library sends nothing for seconds.
     uncertain: bool
-    # For each worker that they may wait for, a value that changes while it works on
-    # earlier tasks.
+    # For each worker that the tasks may wait for, a value that changes while it works on earlier
+    # tasks.
     signs: dict[str, Any]
     # Workers that have been silent for as long as a task waits, and for how long.
     silent: dict[str, float]
     paused: tuple[str, ...]  # workers among these that Dask has paused
-    # Workers among these whose threads are all at other tasks, and the keys of these.
+    # Workers among these whose threads are all busy, with the keys of their tasks.
     busy: dict[str, list[str]]
-    n_workers: int  # of the cluster
-    unknown: int  # tasks that the scheduler has not been sent, or has forgotten
+    n_workers: int  # number of workers in the cluster
+    unknown: int  # tasks that have not arrived at the scheduler, or that it has forgotten
 
     def must_end(self, waited: float, timeout: float) -> bool:
-        """True if `waited` seconds without progress are too many; heartbeats report late."""
+        """True if `waited` seconds without progress are too long; heartbeats are delayed."""
         return waited > max(timeout, 2 * self.lately) and not self.uncertain
 
     def error(self, n_tasks: int, seconds: float) -> ClusterError:
-        """An error that says what has gone wrong, where, and what to do."""
+        """Return an error that says what went wrong, where, and what to do."""
         begins = f"no progress on {n_tasks} partitions or tasks for {seconds:.3g} s: "
         if self.unknown:
             return ClusterError(
@@ -71,9 +71,9 @@ class TaskProgress:
 
 
 class StallClock:
-    """A clock of the time without progress of tasks.
+    """Measures the time without progress of tasks.
 
-    timeout: seconds without any that are an error.
+    timeout: seconds without progress that raise an error.
     """
 
     def __init__(self, timeout: float) -> None:
@@ -82,7 +82,7 @@ class StallClock:
         self._moved = time.monotonic()
 
     def see(self, standing: TaskProgress | None, n_tasks: int, ended: bool = False) -> None:
-        """Record the progress of tasks (None: they advance), and whether one has ended.
+        """Record the state of tasks (None: they advance), and whether one has ended.
 
         Raises ClusterError: there has been no progress for too long.
         """
@@ -96,12 +96,13 @@ class StallClock:
 
 
 def look_for_progress(timeout: float) -> Callable[..., Any]:
-    """A function for the scheduler: for some keys, None if a worker runs what they need.
+    """Return a function for the scheduler: None if a worker runs what some keys need.
 
-    Else the arguments of :class:`TaskProgress`. Made here, so that it is pickled by value.
+    Otherwise it returns the arguments of :class:`TaskProgress`. It is made here so that it is
+    pickled by value.
 
-    timeout: seconds after which a worker of which nothing is heard counts as silent, if that is
-        more than some heartbeats take.
+    timeout: seconds after which a worker that sends nothing counts as silent, unless its heartbeats
+        are further apart.
     """
 
     def look(dask_scheduler: Any, keys: Sequence[Any]) -> dict[str, Any] | None:
@@ -131,7 +132,7 @@ def look_for_progress(timeout: float) -> Callable[..., Any]:
                 left += [other.key for other in task.waiting_on]
             elif task.state == "queued":
                 wanted |= running
-            elif task.state == "no-worker":  # of those that run none may have it
+            elif task.state == "no-worker":  # a worker with free threads may be able to run it
                 wanted |= set(task.worker_restrictions or workers) - running
         shown = {address: worker for address, worker in workers.items() if address in wanted}
         silent = {address: since for address, since in silence.items() if since >= patience}

@@ -1,8 +1,8 @@
-"""Workers that do not answer, though Dask considers them alive.
+"""Workers that do not answer although Dask considers them alive.
 
-A process that loses a connection knows it before the scheduler does, which takes a host that is cut
-off for living for half a minute, and a frozen worker for minutes. The scheduler asks them, in
-Dask's own words alone: it need not have dps.
+A process notices a lost connection before the scheduler does. The scheduler considers a host that
+is cut off alive for half a minute, and a frozen worker for minutes. It runs a function that is
+pickled by value, so it does not need dps.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from distributed import Client
 from dps.cluster.base import grace
 from dps.cluster.dask.calls import ask
 
-#: Seconds within which a lost worker must answer; others have the rest of `grace`.
+#: Seconds in which a suspect must answer; others have the rest of `grace`.
 _SOON = 1.0
 
 
@@ -26,12 +26,12 @@ def silent_among(
     timeout: float,
     times: tuple[float, ...] | None = None,
 ) -> set[str]:
-    """Those that do not answer; none as soon as the lost one does.
+    """Return the workers that do not answer; none as soon as the suspect answers.
 
-    lost: a worker that has gone silent; None: any.
-    others: workers that may be lost as well. They have more time to answer.
+    lost: the suspect; None: any worker.
+    others: workers that may be lost as well, which have more time to answer.
     timeout: seconds for the scheduler.
-    times: seconds for the lost one, and more where others have not answered.
+    times: seconds for the suspect, and longer ones if others have not answered.
     """
     times = times or (min(_SOON, grace() / 2), max(grace() - _SOON, grace() / 2))
     workers = {*others, *([] if lost is None else [lost])}
@@ -43,7 +43,7 @@ def silent_among(
 
 
 def _asking() -> Callable[..., Any]:
-    """A function that the scheduler runs; made here, so that it is pickled by value."""
+    """Return a function for the scheduler, made here so that it is pickled by value."""
 
     async def silent(
         dask_scheduler: Any, workers: list[str], lost: str | None, times: tuple[float, ...]
@@ -53,7 +53,7 @@ def _asking() -> Callable[..., Any]:
         async def answer(worker: str) -> None:
             try:
                 await dask_scheduler.rpc(worker).echo(data=b"")
-            except OSError:  # it has just died, as Dask is about to know
+            except OSError:  # it has just died, which Dask will notice
                 while worker in dask_scheduler.workers:
                     await asyncio.sleep(0.02)
 

@@ -1,6 +1,6 @@
-"""After a worker has gone: where its partitions go, and what of them Dask has or makes again.
+"""After the loss of a worker: new workers for its partitions, and what Dask makes again.
 
-The scheduler is asked in Dask's own words alone: it need not have dps.
+The scheduler runs functions that are pickled by value, so it does not need dps.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from distributed import Client
 
 from dps.cluster.dask.calls import ask
 
-#: By the key of a task: workers that may run it, and whether others may where these are not there.
+#: For the key of a task, the workers that may run it, and whether others may if these are lost.
 Pins = dict[Any, tuple[set[str], bool]]
 
 
 def homes_after(holders: Sequence[str], alive: Sequence[str]) -> list[str]:
-    """The worker of each partition once some workers have gone.
+    """Return the worker of each partition after some workers are lost.
 
-    A worker that holds nothing takes the place of one that has gone, so that the plan is the same;
-    where there is none, all that are left share what has gone.
+    A worker that holds nothing replaces a lost one, so that the plan stays the same. Without such a
+    worker the remaining ones share its partitions.
 
     Examples
     --------
@@ -49,15 +49,15 @@ def homes_after(holders: Sequence[str], alive: Sequence[str]) -> list[str]:
 def unpin(  # noqa: C901
     client: Client, keys: Sequence[Any], silent: Collection[str], timeout: float
 ) -> Pins:
-    """Let those that stay run what some keys need that workers have, or are to run, that do not.
+    """Let the remaining workers run the tasks behind some keys that lost or silent workers have.
 
-    Dask keeps the pin of a task that it knows when it is submitted again, and would wait for ever.
-    A pin goes whose workers are all gone; another one only keeps a task from silent workers, since
-    one that waits for its workers gets no other that comes, though it may run there.
-    What only silent workers hold or run is begun again; of what was scattered to them nothing is
-    done, since they may come back. While there are some it is to be called again: Dask gives them
-    something to do still.
-    Returns the pins that were, for `pin_again`.
+    Dask keeps the pin of a known task when it is submitted again, and would wait forever. A pin is
+    removed if all of its workers are lost. Otherwise the task is only kept from silent workers,
+    because it may run on a worker that joins later. Tasks whose results only silent workers hold,
+    or that they run, begin again. Data that was scattered to silent workers is left alone, since
+    they may wake up. While some workers are silent it must be called again, because Dask keeps
+    giving them tasks.
+    Returns the previous pins for `pin_again`.
     """
 
     def free(dask_scheduler: Any, keys: Sequence[Any], silent: set[str]) -> tuple[list[str], Pins]:
@@ -75,7 +75,8 @@ def unpin(  # noqa: C901
                 continue
             seen.add(task.key)
             holders = {worker.address for worker in task.who_has or ()}
-            if holders & staying and task.key not in roots:  # of these another may be made
+            # Another worker may make a copy of these.
+            if holders & staying and task.key not in roots:
                 continue
             left += [other.key for other in task.dependencies]
             pinned, at = task.worker_restrictions, task.processing_on
@@ -86,7 +87,8 @@ def unpin(  # noqa: C901
                 if task.state == "no-worker":
                     stuck[task.key] = "processing"
             if at is not None and at.address not in staying:
-                if at.address in silent or task not in at.executing:  # it begins nothing any more
+                # A silent worker starts no further task.
+                if at.address in silent or task not in at.executing:
                     stuck[task.key] = "released"
             elif holders and holders <= silent and task.run_spec is not None:
                 stuck[task.key] = "released"
@@ -100,25 +102,24 @@ def unpin(  # noqa: C901
         from time import time
 
         for other in silent:
-            with suppress(RuntimeError):  # it is at that already, for another fit
+            with suppress(RuntimeError):  # another fit has started it already
                 dask_worker._handle_remove_worker(other, f"dps-hang-up-{time()}")
 
     fetching, were = ask(
         client, "_run_on_scheduler", timeout, function=free, keys=list(keys), silent=silent,
     )  # fmt: skip
     if silent and fetching:
-        # A worker that is to run one of these tasks, and fetches what it needs from a silent one,
-        # would not run it before that has ended. As if they had died, for such workers alone. In
-        # Dask's message of that a second one, in front of which no connection has ended, would end
-        # the worker itself.
-        gone = set(silent)  # which may change before it is sent
+        # A worker that fetches the input of one of these tasks from a silent worker would wait
+        # until that fetch ends. It is told that the silent workers have died, but only those: Dask
+        # would end a worker that gets this message twice for the same worker.
+        gone = set(silent)  # it may change before it is sent
         asking = client._run(drop_connections, silent=gone, workers=fetching, on_error="return")
         asyncio.run_coroutine_threadsafe(asking, client.loop.asyncio_loop)
     return were
 
 
 def pin_again(client: Client, pins: Pins, timeout: float) -> None:
-    """Give tasks back their pins, unless all workers have gone to which they were pinned."""
+    """Restore the pins of tasks, unless all of their workers are lost."""
 
     def pin(dask_scheduler: Any, pins: Pins) -> None:
         for key, (workers, loose) in pins.items():
@@ -130,7 +131,7 @@ def pin_again(client: Client, pins: Pins, timeout: float) -> None:
 
 
 def standing() -> Callable[..., dict[Any, str]]:
-    """A function that the scheduler runs; made here, so that it is pickled by value."""
+    """Return a function for the scheduler, made here so that it is pickled by value."""
 
     def look(dask_scheduler: Any, keys: Sequence[Any], silent: set[str]) -> dict[Any, str]:
         found = {}
