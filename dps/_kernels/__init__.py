@@ -1,1 +1,1 @@
-"""Compiled loops over NumPy arrays: they know lengths and numbers, and no Python object."""
+"""Compiled loops over NumPy arrays, which hold no Python objects."""

@@ -1,4 +1,4 @@
-"""Vectors as bfloat16, and back; what rounding leaves over is carried to the next one.
+"""Vectors as bfloat16 and back; rounding errors are carried to the next vector.
 
 Rounding is to the nearest, ties to even.
 """

@@ -9,15 +9,15 @@ cdef class BlockGradient(Gradient):
     cdef tuple _arrays          # keeps the memory alive
     cdef Py_ssize_t n_features
     cdef Py_ssize_t n_outputs
-    cdef Py_ssize_t count       # rows that wait
-    cdef Py_ssize_t done        # rows of the batch before them
-    cdef Py_ssize_t stored      # values of sparse rows that wait
+    cdef Py_ssize_t count  # number of waiting rows
+    cdef Py_ssize_t done  # rows of the batch before them
+    cdef Py_ssize_t stored  # values of waiting sparse rows
     cdef Py_ssize_t y_width
-    cdef bint weighted          # whether a row that waits has a weight other than one
+    cdef bint weighted  # whether a waiting row has a weight other than one
     cdef uint64_t key
     cdef char* y                # (block, y_width)
     cdef char* weight           # (block,)
-    cdef char* raw_out          # where raw outputs go, if these are wanted
+    cdef char* raw_out  # where raw outputs are written, if requested
 
     cdef char* _room(self, Py_ssize_t elements, Py_ssize_t itemsize=*) except NULL
     cdef bint _fit(

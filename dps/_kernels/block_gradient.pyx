@@ -1,7 +1,7 @@
-"""Gradients whose rows wait until a block of them is full, wherever these lie.
+"""Gradients that collect rows until a block is full.
 
-Products of matrices are as fast as their blocks are long. Owns the targets and weights of the rows
-that wait, and how raw outputs are asked for.
+Matrix products are the faster, the larger their blocks. This module holds targets and weights of
+waiting rows, and writes raw outputs on request.
 """
 from cython cimport floating
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
@@ -17,7 +17,7 @@ cdef extern from "mix.h" nogil:
 
 
 cdef Py_ssize_t row_of(const int64_t* order, Py_ssize_t at) noexcept nogil:
-    """The row at a place of a batch."""
+    """Return the row at a position of a batch."""
     return order[at] if order is not NULL else at
 
 
@@ -25,7 +25,7 @@ cdef void take_targets(
     BlockGradient self, const Rows* rows, const int64_t* order, Py_ssize_t at, Py_ssize_t first,
     Py_ssize_t n, const floating* example,
 ) noexcept nogil:
-    """Targets and weights of n rows, the first of which is number ``first`` of these."""
+    """Store targets and weights of n rows from number ``first`` on."""
     cdef Py_ssize_t i, j, target, width = rows.y_width
     cdef floating* y = <floating*> self.y + self.count * width
     cdef floating* weight = <floating*> self.weight + self.count
@@ -42,7 +42,7 @@ cdef void take_targets(
 
 
 cdef class BlockGradient(Gradient):
-    """A gradient whose rows wait until a block of them is full; by one thread at a time."""
+    """A gradient that collects rows until a block is full; for one thread at a time."""
 
     cdef char* _room(self, Py_ssize_t elements, Py_ssize_t itemsize=0) except NULL:
         array = np.zeros(max(1, elements) * (itemsize or (4 if self.single else 8)), "u1")
@@ -52,7 +52,7 @@ cdef class BlockGradient(Gradient):
     cdef bint _fit(
         self, Buffer first, Py_ssize_t nbytes, Buffer second, Py_ssize_t others
     ) noexcept nogil:
-        """Have so many bytes in two rooms; whether there are."""
+        """Allocate two pieces of memory; False if there is none."""
         if nbytes <= first.nbytes and others <= second.nbytes:
             return True
         with gil:
@@ -77,7 +77,7 @@ cdef class BlockGradient(Gradient):
         self.weighted = False
 
     cdef double take_through(self, const void* params, void* out) noexcept nogil:
-        """Take the rows that wait through the model, and back unless raw outputs are wanted."""
+        """Pass the waiting rows through the model, and back unless raw outputs are requested."""
         return 0
 
     cdef int reraise(self) except -1:

@@ -1,9 +1,9 @@
-"""Memory that grows: for what is as long as a batch makes it."""
+"""Memory that grows with the batches."""
 from libc.stdlib cimport free, realloc
 
 
 cdef class Buffer:
-    """A piece of memory, of some bytes from the start."""
+    """A piece of memory."""
 
     def __cinit__(self):
         self.fit(64)
@@ -12,7 +12,7 @@ cdef class Buffer:
         free(self.at)
 
     cdef char* fit(self, Py_ssize_t nbytes) except NULL nogil:
-        """Have room for so many bytes, and keep what is there; where it begins now."""
+        """Have room for `nbytes` bytes, keeping the contents; return the address."""
         cdef char* grown
         if nbytes > self.nbytes:
             nbytes = max(nbytes, 2 * self.nbytes)

@@ -1,4 +1,4 @@
-"""The build of the compiled modules, and the instructions they use on this processor."""
+"""How the compiled modules were built, and the instructions that they use here."""
 from dps._kernels.checks cimport DPS_DEBUG
 
 cdef extern from "clones.h":
@@ -14,6 +14,6 @@ cdef extern from *:
     """
     const bint DPS_STABLE_ABI
 
-DEBUG = bool(DPS_DEBUG)                 # bounds are checked
-STABLE_ABI = bool(DPS_STABLE_ABI)       # for this CPython and all later ones
+DEBUG = bool(DPS_DEBUG)  # bounds are checked
+STABLE_ABI = bool(DPS_STABLE_ABI)  # for this CPython and all later versions
 INSTRUCTIONS = dps_instructions().decode()

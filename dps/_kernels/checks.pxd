@@ -1,6 +1,6 @@
-# Checks of the kernels' `def` wrappers, once a call, and the loops' test for finite values.
-# Values inside index arrays come from trusted code: they are looked at in a DPS_DEBUG build only,
-# where raw pointers have no other guard.
+# Checks in the kernels' `def` wrappers, once per call, and the loops' test for finite values.
+# Values in index arrays come from trusted code: they are checked only in a DPS_DEBUG build, where
+# raw pointers have no other guard.
 from cython cimport floating
 from libc.stdint cimport int32_t, int64_t, uintptr_t
 
@@ -28,7 +28,7 @@ cdef inline int same_length(str name, Py_ssize_t actual, Py_ssize_t expected) ex
 
 
 cdef inline char* vector_of(str name, array, str dtype, Py_ssize_t size) except? NULL:
-    # The elements of an array that must be a whole vector.
+    # Elements of an array that must be a whole vector.
     if array.dtype != dtype or not (array.flags.c_contiguous and array.flags.aligned):
         raise ValueError(f"{name} must be contiguous, aligned {dtype}, got {array.dtype}")
     same_length(name, array.size, size)
@@ -38,7 +38,7 @@ cdef inline char* vector_of(str name, array, str dtype, Py_ssize_t size) except?
 cdef inline int contiguous_rows(
     str name, Py_ssize_t width, Py_ssize_t stride, Py_ssize_t itemsize
 ) except -1:
-    # A typed memoryview says this of all dimensions or of none: rows may lie apart from each other.
+    # A typed memoryview can require contiguity of all dimensions or of none; rows may be apart.
     if width > 1 and stride != itemsize:
         raise ValueError(f"rows of {name} must be contiguous, got a stride of {stride} bytes")
     return 0

@@ -1,6 +1,6 @@
-"""The columns that occur in CSR rows, numbered anew.
+"""The columns that occur in CSR rows, renumbered.
 
-Owns two passes over the indices.
+It makes two passes over the indices.
 """
 import numpy as np
 

@@ -1,7 +1,7 @@
 """Coordinates in which a search takes its steps: the parameters themselves, or those of features
 that vary alike and independently.
 
-The model, its penalty and its parameters stay on the user's scale. All in double.
+The model, its penalty and its parameters stay on the user's scale. All arithmetic is in double.
 """
 from libc.stdint cimport uintptr_t
 from libc.string cimport memcpy, memset

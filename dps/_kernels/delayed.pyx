@@ -1,7 +1,7 @@
-"""Delay compensation: what a gradient would about be where the parameters are now.
+"""Delay compensation: an estimate of a stale gradient at the current parameters.
 
-Owns one formula, that of DC-ASGD (Zheng et al. 2017): the gradient's square stands for the diagonal
-of the Hessian.
+It is the formula of DC-ASGD (Zheng et al., 2017), in which the squared gradient replaces the
+diagonal of the Hessian.
 """
 from cython cimport floating
 

@@ -1,4 +1,4 @@
-"""The gradient of local steps: the way of a vector, times the number of its rows.
+"""The gradient of local steps: the displacement of a vector, times the number of its rows.
 
 Of parameters that have gone from ``old`` to ``new`` over some rows it is ``rows * (old - new)``, so
 that the sum over ranks over the sum of rows is the outer gradient; of a vector of the optimizer's

@@ -1,4 +1,4 @@
-"""Columns of a data frame, as numbers and codes, to CSR rows in one pass.
+"""Columns of a dataframe, as numbers and codes, converted to CSR rows in one pass.
 
 Owns the order of stored values in a row, which is that of the pieces added, and the mixing of
 hashes for interactions. Rows are worked off in blocks: codes are looked up column by column, then a
@@ -14,7 +14,7 @@ from dps._kernels.checks cimport DPS_DEBUG, index_t, same_length
 from dps._kernels.gather cimport ColumnTable, fill_rows
 
 cdef enum:
-    BLOCK = 256  # rows whose looked-up codes stay in the first cache
+    BLOCK = 256  # rows whose codes stay in the first-level cache
 
 cdef enum Kind:
     NUMBER, CODES, CROSS, BAGS, SEQUENCE
@@ -31,15 +31,15 @@ cdef extern from "mix.h" nogil:
 
 cdef struct Piece:
     Kind kind
-    Py_ssize_t place            # among the numbers, or among what is looked up
-    int32_t first               # column of the first value
-    double fill                 # in place of NaN
-    bint indicator              # whether NaN also sets the next column
-    const int32_t* table        # column of a code; -1: none
-    const int64_t* starts       # of the codes of each row's bag
+    Py_ssize_t place  # position among the numbers, or among the codes that are looked up
+    int32_t first  # column of the first value
+    double fill  # replaces NaN
+    bint indicator  # whether NaN also sets the next column
+    const int32_t* table  # column of each code; -1: none
+    const int64_t* starts  # first code of each row's bag
     const int32_t* tokens
-    const double* values        # of a token, from -1 on
-    Py_ssize_t most             # tokens of a sequence that count
+    const double* values  # values of tokens, from -1 on
+    Py_ssize_t most  # largest number of tokens per sequence
     Member* members
     Py_ssize_t n_members
     uint64_t buckets
@@ -83,7 +83,7 @@ cdef void _look_up_any(
 cdef void _cross(
     const Piece* piece, Py_ssize_t start, Py_ssize_t n, uint64_t* mixed, int32_t* out
 ) noexcept nogil:
-    """The bucket of each row's combination of codes, or -1 where one is missing."""
+    """Compute the bucket of each row's combination of codes, or -1 if one is missing."""
     cdef Py_ssize_t i, m
     cdef const Member* member
     for i in range(n):
@@ -105,7 +105,7 @@ cdef void _cross(
 cdef void _prepare(
     const Piece* piece, Py_ssize_t start, Py_ssize_t n, uint64_t* mixed, int32_t* looked_up
 ) noexcept nogil:
-    """Look up the codes of a block of rows, where the piece has codes."""
+    """Look up the codes of a block of rows, if the piece has codes."""
     if piece.kind == CODES:
         _look_up_any(
             &piece.members[0], piece.table, start, n, looked_up + piece.place * BLOCK
@@ -119,7 +119,7 @@ cdef Py_ssize_t _store(
     const floating* numbers, Py_ssize_t n_numbers, const int32_t* looked_up,
     index_t* indices, floating* data, index_t* indptr, Py_ssize_t at,
 ) noexcept nogil:
-    """Put the rows of a block together, behind ``at`` stored values; how many there are then."""
+    """Append the rows of a block to ``at`` stored values; return the new number."""
     cdef Py_ssize_t i, p, t
     cdef const Piece* piece
     cdef floating value

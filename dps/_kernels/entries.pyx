@@ -15,13 +15,13 @@ from dps._kernels.prefetch cimport dps_prefetch
 from dps._kernels.rows cimport COLUMNS, CSR, CSR_WIDE, DENSE, Rows
 
 cdef enum:
-    SOON = 8                # rows ahead of that which is taken, which are asked for
+    SOON = 8  # rows that are prefetched ahead of the current one
 
 
 cdef inline Py_ssize_t _number(
     const Machine* machine, Py_ssize_t j, floating value, floating* values, int* places
 ) noexcept nogil:
-    """The entries of a number: of the knots around it."""
+    """Add the entries of a number, for the knots around it."""
     cdef Py_ssize_t first = machine.bins[j], last = machine.bins[j + 1] - 1, e, at = first
     cdef const floating* knots = <const floating*> machine.knots
     cdef floating part, gain = <floating> machine.gain
@@ -45,7 +45,7 @@ cdef inline Py_ssize_t _number(
 
 
 cdef Py_ssize_t _scaled(const Machine* machine, floating* values, Py_ssize_t n) noexcept nogil:
-    """Give the n entries of a row the length of all rows, where these have one; n."""
+    """Scale the n entries of a row to the common length, if there is one; return n."""
     cdef Py_ssize_t p
     cdef double total = 0
     cdef floating factor
@@ -63,7 +63,7 @@ cdef Py_ssize_t _scaled(const Machine* machine, floating* values, Py_ssize_t n) 
 cdef Py_ssize_t _of_dense(
     const Machine* machine, const floating* x, floating* values, int* places
 ) noexcept nogil:
-    """The entries of a dense row; how many there are."""
+    """Add the entries of a dense row; return their number."""
     cdef Py_ssize_t j, n = 0
     for j in range(machine.n_features):
         if machine.places is not NULL and machine.places[j] >= 0:
@@ -79,7 +79,7 @@ cdef Py_ssize_t _of_sparse(
     const Machine* machine, const floating* given, const index_t* indices, Py_ssize_t stored,
     floating* x, floating* values, int* places,
 ) noexcept nogil:
-    """The entries of a sparse row, with room for its numbers in ``x``; how many there are."""
+    """Add the entries of a sparse row, with its numbers in ``x``; return their number."""
     cdef Py_ssize_t p, j, column, n = 0, m = machine.n_numbers
     cdef floating gain = <floating> machine.gain
     if machine.rows is NULL:
@@ -105,7 +105,7 @@ cdef void _ask_for(
     const floating* values, const index_t* indices, const index_t* indptr, const int64_t* order,
     Py_ssize_t i, Py_ssize_t reach,
 ) noexcept nogil:
-    """Ask for the rows of a shuffled order that come soon."""
+    """Prefetch rows of a shuffled order."""
     cdef Py_ssize_t p, row
     if i + 2 * SOON < reach:
         dps_prefetch(indptr + order[i + 2 * SOON])
@@ -121,7 +121,7 @@ cdef Py_ssize_t _take_sparse(
     const index_t* indptr, const int64_t* order, Py_ssize_t at, Py_ssize_t n, Py_ssize_t ahead,
     floating* values, int* places, int* starts, Py_ssize_t stored,
 ) noexcept nogil:
-    """The entries of n CSR rows behind those that are stored; how many there are then."""
+    """Append the entries of n CSR rows; return the new number of entries."""
     cdef Py_ssize_t i, row
     for i in range(at, at + n):
         row = order[i] if order is not NULL else i
@@ -140,7 +140,7 @@ cdef Py_ssize_t _take_dense(
     const Machine* machine, floating* x, const Rows* rows, const int64_t* order, Py_ssize_t at,
     Py_ssize_t n, floating* values, int* places, int* starts, Py_ssize_t stored,
 ) noexcept nogil:
-    """The entries of n dense rows behind those that are stored; how many there are then."""
+    """Append the entries of n dense rows; return the new number of entries."""
     cdef Py_ssize_t i, j, row, m, done = 0, f = machine.n_features
     cdef Py_ssize_t apart = rows.stride
     if rows.kind == DENSE:
@@ -164,7 +164,7 @@ cdef Py_ssize_t _take_dense(
 cdef Py_ssize_t most_entries(
     const Machine* machine, const Rows* rows, const int64_t* order, Py_ssize_t at, Py_ssize_t n
 ) noexcept nogil:
-    """Entries that n rows of a batch have at most."""
+    """Return the largest number of entries of n rows of a batch."""
     cdef Py_ssize_t i, row, total = n * 2 * machine.n_numbers
     if rows.kind == CSR or rows.kind == CSR_WIDE:
         for i in range(at, at + n):
@@ -183,7 +183,7 @@ cdef Py_ssize_t take_entries(
     const Machine* machine, floating* x, const Rows* rows, const int64_t* order, Py_ssize_t at,
     Py_ssize_t n, Py_ssize_t ahead, floating* values, int* places, int* starts, Py_ssize_t stored,
 ) noexcept nogil:
-    """The entries of n rows behind those that are stored; how many there are then."""
+    """Append the entries of n rows; return the new number of entries."""
     if rows.kind == CSR:
         return _take_sparse(
             machine, x, <const floating*> rows.values, <const int*> rows.indices,

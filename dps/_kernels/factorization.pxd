@@ -10,10 +10,10 @@ from dps._kernels.rows cimport KeyedRows
 cdef class FactorizationGradient(BlockGradient):
     cdef Machine machine
     cdef Layers layers          # or None
-    cdef bint lays              # whether there is room for dense rows
-    cdef Buffer values          # (stored,)
-    cdef Buffer found           # (stored,) int: places
-    cdef Buffer ids             # of a batch's keys, where these are of a table whose rows come
+    cdef bint lays  # whether dense rows are copied
+    cdef Buffer values  # (stored,) values of entries
+    cdef Buffer found  # (stored,) int: rows of entries
+    cdef Buffer ids  # ids of a batch's keys, for a table whose rows are created on first use
     cdef char* starts           # (block + 1,) int
     cdef char* x                # (laid, n_features): dense rows; or (n_numbers,) of a sparse one
     cdef char* linear           # (block, n_outputs)

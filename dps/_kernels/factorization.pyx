@@ -52,18 +52,19 @@ cdef extern from "factorization.h" nogil:
         Py_ssize_t apart, const double* d, const double* c, const double* g, Py_ssize_t n)
 
 cdef enum:
-    SHORT = 64              # rows of a block without layers: what they touch stays in a cache
-    MOST = 512              # rows of one with layers
+    # Rows of a block without layers: the rows of the table that they touch stay in a cache.
+    SHORT = 64
+    MOST = 512  # largest number of rows of a block with layers
     FEWEST = 32
-    ROOM = 1 << 20          # elements that a block's sums have, where rows allow
-    LAID = 1 << 14          # elements of dense rows that are laid side by side
+    ROOM = 1 << 20  # elements of a block's sums, if rows allow
+    LAID = 1 << 14  # elements of dense rows that are copied side by side
     INT_MAX = 0x7FFFFFFF
 
 
 cdef void _hold(
     const Machine* machine, int* places, Py_ssize_t first, Py_ssize_t last
 ) noexcept nogil:
-    """Put places in the table in place of rows: of one that it does not have that of the zeros."""
+    """Replace ids by rows of the table; missing ids become the row of zeros."""
     cdef Py_ssize_t p, low, high, middle, absent = machine.n_held - 1
     for p in range(first, last):
         low, high = 0, absent
@@ -107,7 +108,7 @@ cdef void _forward(
             square, n,
         )
     for i in range(n):
-        for f in range(k):      # the interactions, in the place of the squares
+        for f in range(k):  # the interactions, in place of the squares
             total = 0
             for at in range(apart // k):
                 total += pooled[i * apart + at * k + f]
@@ -137,7 +138,7 @@ cdef void _backward(
     floating* out_dense, const floating* values, const int* places, const int* starts,
     const int64_t* rows, Py_ssize_t n,
 ) noexcept nogil:
-    """From derivatives of raw outputs, in ``slope``, to those of the parameters."""
+    """Compute derivatives of the parameters from those of raw outputs, in ``slope``."""
     cdef const Machine* machine = &self.machine
     cdef Py_ssize_t i, f, o, at, k = machine.n_factors, many = machine.n_outputs
     cdef Py_ssize_t apart = machine.apart, units
@@ -197,10 +198,10 @@ cdef double _through(
     floating* out_dense, const floating* values, const int* places, const int* starts,
     const int64_t* rows,
 ) noexcept nogil:
-    """Take the rows that wait through the model, and back unless raw outputs are wanted.
+    """Pass the waiting rows through the model, and back unless raw outputs are requested.
 
-    Entry p is of row ``places[p]`` of ``table`` and ``out``; where these are not the whole table,
-    it stands for row ``rows[places[p]]``.
+    Entry p belongs to row ``places[p]`` of ``table`` and ``out``. If these are not the whole table,
+    that is row ``rows[places[p]]``.
     """
     cdef Py_ssize_t n = self.count, many = self.machine.n_outputs
     cdef bint training = self.raw_out is NULL
@@ -234,12 +235,12 @@ cdef int _touch(
     cdef const Machine* machine = &self.machine
     cdef Py_ssize_t stored = laid.n_stored, most, i, p, row
     cdef Py_ssize_t behind = (self.size - machine.dense + machine.width - 1) // machine.width
-    cdef int64_t flip = -1 if self.tabled else 0    # keys of ids are below 0
+    cdef int64_t flip = -1 if self.tabled else 0  # keys of ids are negative
     cdef floating* values
     cdef int* places
     cdef int* starts
     cdef Keys keys
-    # A batch touches the parameters outside of the table first.
+    # A batch first touches the parameters outside the table.
     need(&laid.keys, behind)
     for row in range(machine.n_held, machine.n_held + behind):
         touch_key(&laid.keys, row)
@@ -256,7 +257,7 @@ cdef int _touch(
     laid.n_rows += m
     for i in range(m):
         need(&laid.keys, starts[i + 1] - starts[i])
-        keys = laid.keys    # what is written might be of it, for all that the compiler knows
+        keys = laid.keys  # the compiler must assume that writes may change it
         for p in range(starts[i], starts[i + 1]):
             places[p] = <int> touch_key(&keys, places[p] ^ flip)
         laid.keys = keys
@@ -269,7 +270,7 @@ cdef double _add_touched(
     FactorizationGradient self, const Rows* rows, const int64_t* order, Py_ssize_t start,
     Py_ssize_t m, KeyedRows keys, const floating* params, floating* out,
 ) noexcept nogil:
-    """Rows of the keys lie side by side, first those of what is not of the table."""
+    """Add the gradient by keys: rows are side by side, after the parameters outside the table."""
     cdef Rows laid = keys.take(m)
     cdef const int64_t* rows_of = self._rows_of_keys(keys)
     cdef Py_ssize_t taken = 0, n
@@ -362,7 +363,7 @@ cdef class FactorizationGradient(BlockGradient):
         machine.block = rows = SHORT
         if shape.layers is not None:
             widest = max(machine.apart, *shape.layers.sizes)
-            # A multiple of four, as places share a hash.
+            # A multiple of four, since four units share a hash.
             machine.block = rows = max(FEWEST, min(MOST, ROOM // widest // 4 * 4))
             self.layers = Layers(shape.layers, rows, 1, single=single)
             machine.first_layer = shape.layers.first
@@ -388,7 +389,7 @@ cdef class FactorizationGradient(BlockGradient):
         return 0
 
     cdef const int64_t* _rows_of_keys(self, KeyedRows keys) noexcept nogil:
-        """The row of each key, if fields matter; 0 for keys without a row."""
+        """Return the row of each key, if fields matter; 0 for keys without a row."""
         cdef Py_ssize_t i
         cdef int64_t* ids
         if not self.tabled or self.machine.fields is NULL:
@@ -456,7 +457,8 @@ cdef class FactorizationGradient(BlockGradient):
         self, const Rows* rows, const int64_t* order, Py_ssize_t start, Py_ssize_t m,
         Py_ssize_t ahead, KeyedRows keys,
     ) except -1 nogil:
-        """Keys are rows of the table, and behind it what else there is in rows as long."""
+        """Touch the keys of rows of the table, and of the other parameters in rows of that length.
+        """
         if self.single:
             return _touch(self, rows, order, start, m, ahead, keys, <const float*> NULL)
         return _touch(self, rows, order, start, m, ahead, keys, <const double*> NULL)

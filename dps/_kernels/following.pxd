@@ -4,8 +4,8 @@ from libc.stdint cimport int64_t
 from dps._kernels.optimizers cimport MOMENTUM, UpdateSpec
 
 cdef enum:
-    CHUNK = 256     # coordinates that are worked on at a time, in the first cache
-    SERIES = 6      # terms of the logarithm of a shrinkage
+    CHUNK = 256  # coordinates that are processed together, in the first-level cache
+    SERIES = 6  # terms of the series of the logarithm of a shrinkage
 
 # Coordinates that follow updates without a gradient. Update `before` + i, i from 1, has
 # rate[i - 1]; entry i of a table is over the first i of these.
@@ -14,17 +14,17 @@ cdef struct Lazy:
     double l1
     double l2
     bint constant           # all rates are the same
-    double age              # what the rate of an update is divided by where it has a gradient
-    double highest          # of the rates
+    double age  # divisor of the rate of an update with a gradient
+    double highest  # highest rate
     Py_ssize_t steps
-    int64_t before          # updates before those of the tables
+    int64_t before  # updates before those of the tables
     const double* rates
-    const double* sums      # of the rates
-    const double* moments   # (SERIES, steps + 1): of their powers, from the first on
-    const double* decays    # product of 1 + s * l2, s the step size of SGD and momentum:
+    const double* sums  # sums of the rates
+    const double* moments  # (SERIES, steps + 1) sums of their powers, from the first on
+    const double* decays  # products of 1 + s * l2 with the step size s of SGD and momentum:
     const int64_t* scales   # decays * 2^scales
     Py_ssize_t n_runs
-    const int64_t* runs     # (n_runs, 3): first, last, penalised
+    const int64_t* runs  # (n_runs, 3) first, end, penalised
 
 
 cdef inline bint is_lagging(const Lazy* lazy, bint penalised) noexcept nogil:

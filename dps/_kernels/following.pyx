@@ -34,12 +34,12 @@ cdef extern from "powers.h" nogil:
     void dps_divide_float(float* p, const double* by, Py_ssize_t n)
     void dps_divide_double(double* p, const double* by, Py_ssize_t n)
 
-#: Shrinkages up to which these are enough.
+#: Shrinkages up to which these terms suffice.
 cdef double SMALL = 1.0 / 64
 
 
 cdef inline floating _shrink(floating p, floating s, floating l1, floating l2) noexcept nogil:
-    """Twin of DPS_SHRINK, in its type."""
+    """The twin of DPS_SHRINK."""
     cdef floating size = <floating> fabs(p) - s * l1
     return <floating> copysign(0 if size <= 0 else size, p) / (<floating> 1 + s * l2)
 
@@ -57,11 +57,11 @@ cdef double _power(double base, int64_t exponent) noexcept nogil:
 cdef inline double _shrunk(
     double p, double total, double factor, double l1, double l2
 ) noexcept nogil:
-    """Proximal steps in one: of sizes that sum to ``total``, and decay by ``factor``."""
+    """Do proximal steps at once whose sizes sum to ``total`` and whose decay is ``factor``."""
     cdef double size, x = total * l2
     if l1 == 0:
         return p * factor
-    if x < 1e-8:    # there the other formula is a difference of numbers as large as l1 / l2
+    if x < 1e-8:  # the other formula would subtract numbers as large as l1 / l2
         size = fabs(p) * factor - total * l1 * (1 - x / 2)
     else:
         size = (fabs(p) + l1 / l2) * factor - l1 / l2
@@ -69,7 +69,7 @@ cdef inline double _shrunk(
 
 
 cdef inline double _decay(const Lazy* lazy, int64_t since, int64_t now) noexcept nogil:
-    # Values below the exponents of doubles are zero, also where an int could not hold it.
+    # Values below the exponents of doubles are zero, also if an int could not hold the exponent.
     cdef int64_t scale = max(lazy.scales[since] - lazy.scales[now], -4096)
     return ldexp(lazy.decays[since] / lazy.decays[now], <int> scale)
 
@@ -78,7 +78,7 @@ cdef void _grow(
     const Lazy* lazy, const double* by, const int64_t* since, Py_ssize_t n, int64_t now,
     double* factor,
 ) noexcept nogil:
-    """``factor`` becomes the product of 1 + rate * by * l2 over the steps missed."""
+    """Multiply ``factor`` by 1 + rate * by * l2 for each missed step."""
     cdef double c[CHUNK]
     cdef double given[CHUNK]
     cdef double sums[SERIES]
@@ -88,7 +88,7 @@ cdef void _grow(
     cdef bint alike
     for j in range(n):
         c[j] = by[j] * lazy.l2
-    while first < n:    # those that have missed the same steps
+    while first < n:  # coordinates that have missed the same steps
         i, last = min(since[first], now), first + 1
         while last < n and since[last] == since[first]:
             last += 1
@@ -99,7 +99,7 @@ cdef void _grow(
         first = last
     dps_exps(factor, given, n)
     first = 0
-    while first < n:    # those whose shrinkages are large
+    while first < n:  # coordinates with large shrinkages
         last = first + 1
         if not c[first] * lazy.highest <= SMALL:
             alike = True
@@ -109,7 +109,7 @@ cdef void _grow(
                 alike &= c[last] == c[first]
                 last += 1
             i = min(since[first], now)
-            # Coordinates that no gradient has touched yet are alike.
+            # Coordinates without any gradient so far are equal.
             dps_products(
                 c + first, lazy.rates + i, now - i, factor + first, 1 if alike else last - first
             )
@@ -122,7 +122,7 @@ cdef void _scaled(
     const Lazy* lazy, floating* p, const double* by, const int64_t* since, Py_ssize_t n,
     int64_t now,
 ) noexcept nogil:
-    """Proximal steps of sizes rate * by, of at most CHUNK coordinates."""
+    """Do proximal steps of sizes rate * by, for at most CHUNK coordinates."""
     cdef double factor[CHUNK]   # 1 / F
     cdef double grown[CHUNK]
     cdef uint64_t missed[CHUNK]
@@ -147,7 +147,7 @@ cdef void _scaled(
         return
     for j in range(n):
         i = since[j]
-        if i < now:     # not 0 * by, which may be infinite
+        if i < now:  # not 0 * by, since `by` may be infinite
             p[j] = <floating> _shrunk(
                 p[j], (lazy.sums[now] - lazy.sums[i]) * by[j], 1 / factor[j], lazy.l1, lazy.l2
             )
@@ -162,9 +162,9 @@ cdef void _replay(
     cdef int64_t i = since
     while i < now:
         if velocity == 0 or penalised and q == 0 and fabs(velocity) * rest <= lazy.l1:
-            break       # it cannot leave zero any more
+            break  # it cannot leave zero any more
         if fabs(velocity) * lazy.highest < epsilon / 4 * fabs(q) * rest:
-            break       # all that it has left to go is below rounding
+            break  # the rest of its way is below rounding
         rate = <floating> lazy.rates[i]
         velocity = mu * velocity
         move = mu * velocity if lazy.spec.nesterov else velocity
@@ -186,7 +186,7 @@ cdef void follow(
     const Lazy* lazy, floating* p, floating* state, Py_ssize_t stride, const int64_t* since,
     Py_ssize_t n, int64_t now, bint penalised,
 ) noexcept nogil:
-    """Bring at most CHUNK coordinates from step since up to step now; both count in the tables."""
+    """Bring at most CHUNK coordinates from step since to step now, in the tables' count."""
     cdef double by[CHUNK]
     cdef Py_ssize_t j
     cdef int64_t first

@@ -1,7 +1,7 @@
-"""Rows of columns of any numeric dtype as a contiguous block of one floating dtype.
+"""Rows of columns of any numeric dtype, as a contiguous block of a floating dtype.
 
-Owns the conversion of a data frame's columns batch by batch. Columns may have any stride, be
-read-only and be unaligned.
+Columns of a dataframe are converted batch by batch. They may have any stride, and be read-only and
+unaligned.
 """
 from cython cimport floating
 from libc.stdint cimport (
@@ -13,7 +13,7 @@ from libc.string cimport memcpy
 from dps._kernels.checks cimport DPS_DEBUG, indices_below, same_length
 
 cdef enum:
-    BLOCK = 64  # rows whose outputs stay in the first cache while columns take turns
+    BLOCK = 64  # rows whose outputs stay in the first-level cache while columns take turns
 
 ctypedef fused source_t:
     int8_t
@@ -36,12 +36,12 @@ cdef inline void _fill(
     source_t example, const Column* column, const int64_t* order, Py_ssize_t start, Py_ssize_t n,
     floating* out, Py_ssize_t width,
 ) noexcept nogil:
-    """Write n elements of a column of the type of ``example``, ``width`` apart."""
+    """Write n elements of a column with the type of ``example``, ``width`` apart."""
     cdef Py_ssize_t i, row
     cdef source_t value = example
     for i in range(n):
         row = order[start + i] if order is not NULL else start + i
-        # The element may lie at any address; the compiler turns this into one load.
+        # The element may be unaligned; the compiler makes this a single load.
         memcpy(&value, column.data + row * column.stride, sizeof(source_t))
         out[i * width] = <floating> value
 

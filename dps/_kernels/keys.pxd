@@ -2,24 +2,24 @@ from cython cimport floating
 from libc.stdint cimport int32_t, int64_t, uint64_t
 
 cdef enum:
-    DIRECT = 1 << 18    # keys that there can be up to which the table has an entry for each
-    SPARSE = 4          # entries of a hash table for one that is used, at least
+    DIRECT = 1 << 18  # number of possible keys up to which the table has an entry for each
+    SPARSE = 4  # least number of hash table entries per used one
 
-# The place of a key in a list, if the batch is the list's; else the entry is free.
+# The position of a key in a list if the batch is the list's; otherwise the entry is free.
 cdef struct Entry:
     int32_t place
     int32_t batch
 
-# The keys that a batch touches, each once, as they come. A key stands for as many elements of the
-# vector as its user says, from that many times the key on. Where there is a table (table.pyx), one
-# below 0 is the id -1 - key.
+# The distinct keys of a batch in order of occurrence. A key stands for a number of elements of the
+# vector, `width`, from that many times the key on. With a table (table.pyx) a negative key is the
+# id -1 - key.
 cdef struct Keys:
     int64_t* list
     Py_ssize_t count
-    Py_ssize_t length       # that the list has room for
+    Py_ssize_t length  # capacity of the list
     Entry* table
-    bint direct             # it has an entry for each key that there can be; else it is hashed
-    Py_ssize_t mask         # its length, a power of two, less one
+    bint direct  # whether there is an entry for each possible key; else it is a hash table
+    Py_ssize_t mask  # its length, a power of two, minus one
     int shift
     int32_t batch
 
@@ -29,8 +29,8 @@ cdef inline Py_ssize_t hashed(int64_t key, int shift) noexcept nogil:
 
 
 cdef inline Py_ssize_t touch(Keys* keys, int64_t key) noexcept nogil:
-    # The place of a key. It is put there; `need` has made room.
-    # A known key is written once more: a branch would be mispredicted.
+    # The position of a key, which is added if it is new; `need` has made room. A known key is
+    # written again, since a branch would be mispredicted.
     cdef Py_ssize_t at
     cdef int32_t place = <int32_t> keys.count, fresh
     cdef Entry* entry
@@ -52,7 +52,7 @@ cdef inline Py_ssize_t touch(Keys* keys, int64_t key) noexcept nogil:
 
 
 cdef inline int need(Keys* keys, Py_ssize_t more) except -1 nogil:
-    # Have room for so many keys more.
+    # Make room for more keys.
     if (
         keys.count + more > keys.length
         or not keys.direct and SPARSE * (keys.count + more) > keys.mask

@@ -1,8 +1,8 @@
-"""Keys of sparse gradients: collected from a batch, dealt out to slices, summed over ranks.
+"""Keys of sparse gradients: collected from a batch, split by slices, summed over ranks.
 
-Owns the list of the keys of a batch, a hash table that is as large as the batch makes it, and the
-form of a sparse gradient in a slot: keys and values side by side, those of the first rank's slice
-first. The sums are taken in rank order, and so have the bits of those over dense slots.
+This module has the list of a batch's keys, with a hash table that grows with the batch, and the
+form of a sparse gradient in a slot: keys and values side by side, beginning with the first rank's
+slice. Sums are taken in rank order, so they have the bits of sums over dense slots.
 """
 from cython cimport floating
 from libc.stdint cimport int32_t, int64_t, uint32_t
@@ -29,7 +29,7 @@ cdef void next_batch(Keys* keys) noexcept nogil:
 
 
 cdef int grow(Keys* keys, Py_ssize_t more) except -1 nogil:
-    """Have room for so many keys more, and as much again in the list."""
+    """Make room for more keys in the table, and for as many again in the list."""
     cdef Py_ssize_t entries = keys.mask + 1, length = 2 * (keys.count + more) + 1, place, at
     cdef int64_t* list = <int64_t*> realloc(keys.list, length * sizeof(int64_t))
     cdef Entry* table
@@ -59,9 +59,9 @@ cdef int grow(Keys* keys, Py_ssize_t more) except -1 nogil:
 
 
 cdef class KeyList:
-    """A list of distinct keys below `size`, in the order in which they come.
+    """A list of distinct keys below `size`, in order of occurrence.
 
-    Memory is for as many as there are, and some MB at the most for what is below `size`.
+    Memory is proportional to the number of keys, plus some MB at most for `size`.
     """
 
     def __cinit__(self, Py_ssize_t size, *args):
@@ -84,7 +84,7 @@ cdef class KeyList:
         next_batch(&self.keys)
 
     def add(self, keys):
-        """Places of these keys."""
+        """Return the positions of keys, adding new ones."""
         cdef int64_t key
         places = []
         for key in keys:
@@ -100,10 +100,10 @@ cdef class KeyList:
 
 
 cdef inline Py_ssize_t _slice(int64_t key, int64_t width, int64_t n_homes) noexcept nogil:
-    # An id lies somewhere in the slice of its home.
+    # An id belongs to the slice of its home row.
     if key < 0:
         key = dps_home(-1 - key, n_homes)
-    # Short numbers are divided in half the time.
+    # Division of short numbers takes half the time.
     if (key | width) >> 32 == 0:
         return <uint32_t> key / <uint32_t> width
     return key / width
@@ -123,7 +123,7 @@ cdef inline bint _deliver(
             counts[_slice(keys[i], width, n_homes)] += 1
     else:
         counts[0] = n
-    for q in range(n_ranks):        # where each slice begins
+    for q in range(n_ranks):  # start of each slice
         count = counts[q]
         counts[q] = before
         before += count
@@ -136,7 +136,7 @@ cdef inline bint _deliver(
             value = values[i * each + c]
             slot[place * each + c] = value
             note(&seen, value)
-    for q in range(n_ranks - 1, 0, -1):     # from ends to lengths
+    for q in range(n_ranks - 1, 0, -1):  # from ends to lengths
         counts[q] -= counts[q - 1]
     return none_seen(seen)
 
@@ -145,12 +145,13 @@ cdef bint deliver(
     const int64_t* keys, Py_ssize_t n, const floating* values, Py_ssize_t width, Py_ssize_t n_ranks,
     int64_t* slot_keys, floating* slot, int64_t* counts, Py_ssize_t each, int64_t n_homes,
 ) noexcept nogil:
-    """Fill a slot, slice by slice of ``width`` keys; whether all values are finite.
+    """Fill a slot, slice by slice of ``width`` keys; True if all values are finite.
 
-    Values, ``each`` of a key, lie side by side as the keys do. ``counts`` (n_ranks) says how many
-    keys are of each slice; they keep their order. Keys below 0 are ids of a table with ``n_homes``.
+    Values, ``each`` per key, are side by side like the keys. ``counts`` (n_ranks) gets the number
+    of keys per slice, in which keys keep their order. Negative keys are ids of a table with
+    ``n_homes``.
     """
-    if each == 1:   # the compiler's to unroll
+    if each == 1:  # the compiler unrolls it
         return _deliver(keys, n, values, width, n_ranks, slot_keys, slot, counts, 1, n_homes)
     return _deliver(keys, n, values, width, n_ranks, slot_keys, slot, counts, each, n_homes)
 
@@ -186,7 +187,7 @@ cdef Py_ssize_t merge(
     const int64_t* counts, const int64_t* rows, Py_ssize_t n_slots, Py_ssize_t n_cuts,
     Py_ssize_t cut, Keys* merged, floating* sums, floating total, Py_ssize_t each,
 ) noexcept nogil:
-    """The mean over all slots in one of their slices; how many keys there are.
+    """Compute the mean over all slots in one of their slices; return the number of keys.
 
     Rows of ``keys`` are ``key_stride`` apart, those of ``slots`` ``stride``; ``counts`` is
     (n_slots, n_cuts). There are ``each`` values of a key. In ``merged``, which is empty, and

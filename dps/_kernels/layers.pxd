@@ -14,11 +14,11 @@ cdef class Layers:
     cdef double bias_gain
     cdef Py_ssize_t n_layers
     cdef const int64_t* sizes       # (n_layers,) units
-    cdef const int64_t* weights     # (n_layers,): where each layer's lie in the parameters
+    cdef const int64_t* weights  # (n_layers,) first weight of each layer in the parameters
     cdef const int64_t* biases
-    cdef const double* gains        # (n_layers,) of the weights
+    cdef const double* gains  # (n_layers,) gains of the weights
     cdef tuple _arrays
-    cdef char** outputs     # (n_layers,): what each gives, (block, size)
+    cdef char** outputs  # (n_layers,) outputs of each layer, (block, size)
     cdef char** slopes
     cdef char* back         # (block, widest)
     cdef char* back_too

@@ -1,9 +1,10 @@
-"""Dense layers on a block of rows, forward and back, by products of matrices.
+"""Dense layers on a block of rows, forward and backward, by matrix products.
 
-Owns what lies between the first layer's product, which its caller makes of inputs of any form, and
-the last layer's outputs. Layers are ``gain * inputs @ weights + bias_gain * bias`` (the neural
-tangent parametrisation), so that one learning rate serves all of them. What is dropped is drawn by
-a hash of a key and of the place in the batch: no division of a batch into blocks changes it.
+It covers everything between the first layer's product, which the caller computes from inputs of any
+form, and the last layer's outputs. Layers are ``gain * inputs @ weights + bias_gain * bias`` (the
+neural tangent parametrisation), so that one learning rate serves all of them. Dropped units are
+drawn by a hash of a key and of the position in the batch, so they do not depend on the division of
+a batch into blocks.
 """
 from cython cimport floating
 from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
@@ -49,13 +50,13 @@ cdef void gemm(
     char ta, char tb, Py_ssize_t m, Py_ssize_t n, Py_ssize_t k, double alpha, const floating* a,
     Py_ssize_t lda, const floating* b, Py_ssize_t ldb, double beta, floating* c,
 ) noexcept nogil:
-    """C = alpha op(A) op(B) + beta C, of m x n, in C order; op transposes where it says T."""
+    """Compute C = alpha op(A) op(B) + beta C, m x n, in C order; op transposes for T."""
     cdef int rows = <int> m, columns = <int> n, inner = <int> k
     cdef int of_a = <int> lda, of_b = <int> ldb
     cdef floating scaled = <floating> alpha, kept = <floating> beta
     if m == 0 or n == 0 or k == 0:
         return
-    # BLAS has columns where C has rows: what it is given is the transpose of it all.
+    # BLAS uses Fortran order, so it gets the transposed problem.
     if floating is float:
         sgemm(
             &tb, &ta, &columns, &rows, &inner, &scaled, <float*> b, &of_b, <float*> a, &of_a,
@@ -158,9 +159,9 @@ cdef char* _backward(
 cdef class Layers:
     """Dense layers of `shape`, for `block` rows at a time.
 
-    `shape` has sizes (from the inputs to the outputs), weights and biases (where those of each
-    layer lie in the parameters), gains, activation, dropout and bias_gain. `widest` elements of a
-    row have room in what is passed back.
+    `shape` has sizes (from inputs to outputs), weights and biases (positions of each layer's in the
+    parameters), gains, activation, dropout and bias_gain. `widest` is the largest number of
+    elements per row that is passed back.
     """
 
     def __cinit__(self, shape, Py_ssize_t block, Py_ssize_t widest, *, bint single):
@@ -206,9 +207,9 @@ cdef class Layers:
     cdef void forward(
         self, const void* params, Py_ssize_t n, bint training, uint64_t key, Py_ssize_t first
     ) noexcept nogil:
-        """From the first layer's product, in ``outputs[0]``, to the last layer's outputs.
+        """Compute the last layer's outputs from the first layer's product, in ``outputs[0]``.
 
-        The n rows are number ``first`` and so on of their batch.
+        The n rows have the numbers from ``first`` on in their batch.
         """
         if self.single:
             _forward(self, <const float*> params, n, training, key, first)
@@ -216,14 +217,14 @@ cdef class Layers:
             _forward(self, <const double*> params, n, training, key, first)
 
     cdef char* backward(self, const void* params, void* out, Py_ssize_t n) noexcept nogil:
-        """From derivatives of the outputs, in ``back``, to those of the first layer's product.
+        """Compute derivatives of the first layer's product from those of the outputs, in ``back``.
 
-        Returns where these are, and adds those of all other parameters to ``out``.
+        Returns their address, and adds the derivatives of all other parameters to ``out``.
         """
         if self.single:
             return _backward(self, <const float*> params, <float*> out, n)
         return _backward(self, <const double*> params, <double*> out, n)
 
     cdef char* spare(self, const char* d) noexcept nogil:
-        """Room as large as that of ``d``, which `backward` has returned."""
+        """Return memory as large as that of ``d``, which `backward` has returned."""
         return self.back if d == self.back_too else self.back_too

@@ -7,8 +7,8 @@ cdef struct Held:
     Py_ssize_t size
     char* params
     char* state
-    Py_ssize_t width        # coordinates of a key
-    int64_t* since          # the update that a key's coordinates are up to date with
+    Py_ssize_t width  # coordinates per key
+    int64_t* since  # last update of a key's coordinates
 
 
 cdef class LazyUpdate:

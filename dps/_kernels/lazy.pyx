@@ -1,10 +1,10 @@
-"""Updates of the coordinates that a sparse batch touches; the others follow when they are needed.
+"""Updates of the coordinates that a sparse batch touches; others are updated when needed.
 
-A coordinate remembers the update up to which it is up to date (``since``), by its number over the
-life of the parameters; its reader brings it up to the present one first, by `follow`. At the
-end of an epoch all are flushed, so that nothing outside of an epoch sees anything lazy.
+``since`` has the number of each coordinate's last update, counted over the life of the parameters.
+A reader first brings a coordinate up to date with `follow`. At the end of an epoch all coordinates
+are flushed, so nothing is pending between epochs.
 
-A key stands for one coordinate or for a row of ``width``, whose updates are counted together.
+A key stands for one coordinate, or for a row of ``width`` coordinates with a common count.
 """
 from cython cimport floating
 from libc.math cimport frexp
@@ -24,9 +24,9 @@ cdef extern from *:
     void dps_prefetch(const char* p) noexcept nogil
 
 cdef enum:
-    ROWS = 2        # of optimizer state, at most
-    SOON = 12       # rows ahead of the one at work, which are asked for
-    LINE = 64       # bytes that come together
+    ROWS = 2  # largest number of rows of optimizer state
+    SOON = 12  # rows that are prefetched ahead of the current one
+    LINE = 64  # bytes of a cache line
 
 
 cdef struct Chunk:
@@ -35,7 +35,7 @@ cdef struct Chunk:
 
 
 cdef Chunk _chunk(const Lazy* lazy, const int64_t* keys, Py_ssize_t n) noexcept nogil:
-    """As many keys as are worked on at a time, of one run, and whether that is penalised."""
+    """Return the keys of one run that are processed together, and whether they are penalised."""
     cdef Py_ssize_t run = 0, i = 1
     cdef int64_t first, last
     n = min(n, <Py_ssize_t> CHUNK)
@@ -124,7 +124,7 @@ cdef bint _apply(
 cdef inline void _ask_for(
     const Held* held, int64_t key, Py_ssize_t itemsize, Py_ssize_t state_rows
 ) noexcept nogil:
-    """Have a row and its state on their way from memory."""
+    """Prefetch a row and its state."""
     cdef const char* first = held.params + key * held.width * itemsize
     cdef Py_ssize_t at = 0, r
     while at < held.width * itemsize + LINE:
@@ -142,7 +142,7 @@ cdef struct Span:
 
 
 cdef Span _span(const Lazy* lazy, Py_ssize_t start, Py_ssize_t stop) noexcept nogil:
-    """The first coordinates of these that are worked on at a time."""
+    """Return the first coordinates that are processed together."""
     cdef Py_ssize_t run = 0
     stop = min(stop, start + <Py_ssize_t> CHUNK)
     while start >= lazy.runs[3 * run + 1]:
@@ -155,7 +155,7 @@ cdef Span _span(const Lazy* lazy, Py_ssize_t start, Py_ssize_t stop) noexcept no
 cdef bint _since(
     const Lazy* lazy, const Held* held, int64_t key, const Span* span, int64_t now, int64_t* since
 ) noexcept nogil:
-    """Update number of a row's coordinates, and whether they are behind."""
+    """Get the last update of a row's coordinates; True if they are behind."""
     cdef Py_ssize_t j
     if not is_lagging(lazy, span.penalised) or held.since[key] - lazy.before >= now:
         return False
@@ -254,7 +254,7 @@ cdef bint _flush(
 
 
 cdef inline int64_t _entry(const Lazy* lazy, int64_t now, int64_t least) noexcept nogil:
-    """Place of an update in the tables."""
+    """Return the position of an update in the tables."""
     return max(least, min(now - lazy.before, <int64_t> lazy.steps))
 
 
@@ -262,7 +262,7 @@ cdef void gather(
     const Lazy* lazy, bint single, const Held* held, const int64_t* keys, Py_ssize_t n, int64_t now,
     char* out,
 ) noexcept nogil:
-    """The parameters at the keys after update ``now``, side by side."""
+    """Read the parameters at the keys after update ``now``, side by side."""
     cdef int64_t entry = _entry(lazy, now, 0)
     if held.width == 1 and single:
         _gather(lazy, held, keys, n, entry, <float*> out)
@@ -278,7 +278,7 @@ cdef bint apply(
     const Lazy* lazy, bint single, const Held* held, const int64_t* keys, Py_ssize_t n, int64_t now,
     const char* grad,
 ) noexcept nogil:
-    """Update ``now`` at distinct keys; whether all are finite."""
+    """Apply update ``now`` at distinct keys; True if all are finite."""
     cdef int64_t entry = _entry(lazy, now, 1)
     if held.width == 1 and single:
         return _apply(lazy, held, keys, n, entry, <const float*> grad)
@@ -292,7 +292,7 @@ cdef bint apply(
 cdef bint flush(
     const Lazy* lazy, bint single, const Held* held, Py_ssize_t start, Py_ssize_t stop, int64_t now
 ) noexcept nogil:
-    """Bring all coordinates up to update ``now``; whether all are finite."""
+    """Bring all coordinates up to update ``now``; True if all are finite."""
     if single:
         return _flush(lazy, held, start, stop, _entry(lazy, now, 0), <float> 0)
     return _flush(lazy, held, start, stop, _entry(lazy, now, 0), <double> 0)
@@ -303,7 +303,7 @@ cdef char* _address(array) except? NULL:
 
 
 cdef class LazyUpdate:
-    """Updates at the keys of sparse gradients; all other coordinates follow when needed.
+    """Updates at the keys of sparse gradients; other coordinates are updated when needed.
 
     Updates are counted over the life of the parameters; ``since`` (n,) int64 says up to which a
     coordinate is up to date.
@@ -331,7 +331,7 @@ cdef class LazyUpdate:
         self.begin(np.zeros(0), 0)
 
     def begin(self, rates, int64_t before):
-        """Take in the learning rates of the updates behind so many."""
+        """Set the learning rates of the updates after number `before`."""
         cdef Py_ssize_t n = len(rates), i
         cdef int exponent = 0
         cdef int64_t scale = 0
@@ -344,7 +344,7 @@ cdef class LazyUpdate:
             decays[i + 1] = frexp(decays[i] * (1 + given[i] / rest * self.lazy.l2), &exponent)
             scale += exponent
             scales[i + 1] = scale
-        # Rates whose powers overflow shrink by too much at a time for the series.
+        # Rates whose powers overflow shrink too much per step for the series.
         powers = np.minimum(given.base, 1e50) ** np.arange(1, SERIES + 1)[:, None]
         moments = np.concatenate([np.zeros((SERIES, 1)), np.cumsum(powers, axis=1)], axis=1)
         self._tables = (given.base, sums, decays.base, scales.base, moments)

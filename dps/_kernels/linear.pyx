@@ -1,8 +1,8 @@
-"""Forward and backward products of linear models on dense and CSR rows, without copying rows.
+"""Forward and backward products of linear models on dense and CSR rows, without copies.
 
-Owns the order of the additions: partial sums and row blocks of fixed sizes, so that the bits depend
-neither on the SIMD registers nor on where a row lies in memory. Row i of a batch is row
-``order[i]`` of the values, or row i where there is no order.
+The order of additions is fixed by partial sums and row blocks of fixed sizes, so that the bits
+depend neither on SIMD registers nor on the address of a row. Row i of a batch is row ``order[i]``
+of the values, or row i without an order.
 """
 from cython cimport floating
 from libc.stdint cimport int64_t
@@ -56,7 +56,7 @@ cdef extern from "sparse.h" nogil:
         Py_ssize_t n_ahead) noexcept
 
 cdef enum:
-    LANES = 16      # of a sum over rows
+    LANES = 16  # partial sums over rows
 
 
 cdef inline Py_ssize_t _row(const int64_t* order, Py_ssize_t i) noexcept nogil:
@@ -64,13 +64,13 @@ cdef inline Py_ssize_t _row(const int64_t* order, Py_ssize_t i) noexcept nogil:
 
 
 cdef Py_ssize_t padded_outputs(Py_ssize_t k) noexcept nogil:
-    """Number of outputs of whole tiles."""
+    """Return the number of outputs in whole tiles."""
     cdef Py_ssize_t tile = dps_tile(k)
     return (k + tile - 1) // tile * tile
 
 
 cdef void pad(const floating* w, floating* tiles, Py_ssize_t f, Py_ssize_t k) noexcept nogil:
-    """Lay out coefficients in whole tiles; the rest of ``tiles`` is zero already."""
+    """Copy coefficients to whole tiles; the rest of ``tiles`` is zero already."""
     cdef Py_ssize_t padded = padded_outputs(k), j
     for j in range(f):
         memcpy(tiles + j * padded, w + j * k, k * sizeof(floating))
@@ -79,7 +79,7 @@ cdef void pad(const floating* w, floating* tiles, Py_ssize_t f, Py_ssize_t k) no
 cdef void add_unpadded(
     const floating* tiles, floating* w, Py_ssize_t f, Py_ssize_t k
 ) noexcept nogil:
-    """Add what lies in whole tiles."""
+    """Add the contents of whole tiles."""
     cdef Py_ssize_t padded = padded_outputs(k), j, c
     for j in range(f):
         for c in range(k):
@@ -91,9 +91,9 @@ cdef void forward(
     const floating* bias, floating* out, Py_ssize_t m, Py_ssize_t f, Py_ssize_t k,
     Py_ssize_t ahead, Py_ssize_t reach,
 ) noexcept nogil:
-    """out = bias + rows @ w; where there are several outputs w lies in tiles, see `pad`.
+    """out = bias + rows @ w; for several outputs w is in tiles, see `pad`.
 
-    Meanwhile half as many rows from number ``ahead`` on are fetched, of those below ``reach``.
+    Half as many rows are prefetched meanwhile, from number ``ahead`` on and below ``reach``.
     """
     cdef floating shift = bias[0] if bias is not NULL else 0
     if k == 1:
@@ -115,7 +115,7 @@ cdef void backward(
     const floating* x, Py_ssize_t stride, const int64_t* order, const floating* d,
     floating* grad, Py_ssize_t m, Py_ssize_t f, Py_ssize_t k, Py_ssize_t ahead, Py_ssize_t reach,
 ) noexcept nogil:
-    """grad += rows.T @ d, in tiles as in `forward`, which see for ``ahead`` and ``reach``."""
+    """grad += rows.T @ d, in tiles as in `forward`, which explains ``ahead`` and ``reach``."""
     if k == 1:
         if floating is float:
             dps_add_rows_float(x, stride, order, d, grad, m, f, ahead, reach)
@@ -175,7 +175,7 @@ def dense_forward(
 cdef void add_columns(
     const floating* d, floating* grad, Py_ssize_t m, Py_ssize_t k
 ) noexcept nogil:
-    """grad += d.sum(0), over one output in lanes of a fixed number."""
+    """grad += d.sum(0), for one output in a fixed number of partial sums."""
     cdef Py_ssize_t i, c, j, whole = m - m % LANES if k == 1 else 0
     cdef floating lane[LANES]
     cdef floating total
@@ -266,7 +266,7 @@ cdef void backward_csr(
     const floating* data, const index_t* indices, const index_t* indptr, const int64_t* order,
     const floating* d, floating* grad, Py_ssize_t m, Py_ssize_t k, Py_ssize_t n_ahead,
 ) noexcept nogil:
-    """grad += rows.T @ d; the ``n_ahead`` rows behind the m may be asked for meanwhile."""
+    """grad += rows.T @ d; the ``n_ahead`` rows after the m may be prefetched."""
     cdef Py_ssize_t i, p, c, row
     cdef floating* target
     if k == 1:

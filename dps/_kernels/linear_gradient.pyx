@@ -26,12 +26,12 @@ from dps._kernels.rows cimport (
 
 cdef enum:
     NEAR = 20 * 1024        # bytes of X in a dense block
-    DISTANCE = 2            # dense blocks from the one at work to the rows that are asked for
-    CACHED = 192 * 1024     # bytes of X in a CSR block, or that are laid side by side first
-    MOST = 512              # rows of a block
-    PICKED = 128            # CSR rows of a block in a shuffled order, which are scattered lines
-    GROUP = 8               # rows that are summed together
-    LANES = 16              # slopes that are computed together
+    DISTANCE = 2  # dense blocks between the current one and the rows that are prefetched
+    CACHED = 192 * 1024  # bytes of X in a CSR block, or in rows that are copied side by side
+    MOST = 512  # largest number of rows of a block
+    PICKED = 128  # CSR rows of a block in a shuffled order, in which they are scattered
+    GROUP = 8  # rows that are summed together
+    LANES = 16  # slopes that are computed together
 
 
 cdef struct Linear:
@@ -40,31 +40,33 @@ cdef struct Linear:
     bint intercept
     LossSpec loss
     Py_ssize_t block        # rows of a dense block
-    Py_ssize_t laid         # rows of x
+    Py_ssize_t laid  # rows of x
     char* raw               # (MOST, k)
     char* slope             # (MOST, k)
     char* y                 # (MOST, k)
     char* weight            # (MOST,)
-    char* x                 # (laid, f), if there are rows that are not read where they lie
-    char* coef              # (f, padded outputs), if there are several
+    char* x  # (laid, f) for rows that are copied
+    char* coef  # (f, padded outputs) for several outputs
     char* grad              # the same
-    Py_ssize_t away         # columns where the centre is not zero; the intercept is its raw output
+    # Number of columns with a centre other than zero; the intercept is the raw output at the
+    # centre.
+    Py_ssize_t away
     const int64_t* columns  # (away,)
     const double* centre    # (away,)
     char* bias              # (k,), the intercept at zero
     char* slopes            # (k,), its gradient
-    const double* inverse   # (f,), of the features' scale; NULL: one
-    char* plain             # (f, k), coefficients of features as they are
-    char* sums              # (f, k), their gradient
-    bint left               # whether `plain` and `sums` hold values of the batch at work
-    bint once               # whether a batch scales once, or each of its blocks
+    const double* inverse  # (f,) one over the features' scale; NULL: one
+    char* plain  # (f, k) coefficients of unscaled features
+    char* sums  # (f, k) their gradient
+    bint left  # whether `plain` and `sums` have values of the current batch
+    bint once  # whether scaling is done once per batch, or per block
 
 
 cdef inline void _pick(
     const floating* source, const int64_t* order, floating* out, Py_ssize_t n, Py_ssize_t width,
     Py_ssize_t n_ahead,
 ) noexcept nogil:
-    """out = rows order[0..n] of a table; the n_ahead rows behind them are fetched meanwhile."""
+    """out = rows order[0..n] of a table; the n_ahead rows after them are prefetched."""
     cdef Py_ssize_t i, c
     for i in range(n):
         if i < n_ahead:
@@ -76,7 +78,7 @@ cdef inline void _pick(
 cdef void _lay(
     const Linear* model, const Rows* rows, const int64_t* picks, Py_ssize_t at, Py_ssize_t n
 ) noexcept nogil:
-    """Copy n rows side by side, from ``picks`` or from row ``at``."""
+    """Copy n rows side by side, from ``picks`` or from row ``at`` on."""
     cdef Py_ssize_t i, row, width = model.f * (4 if rows.single else 8)
     if rows.kind == COLUMNS:
         if rows.single:
@@ -170,7 +172,7 @@ cdef double _block(
 
 
 cdef Py_ssize_t _stored(const Rows* rows, Py_ssize_t at, Py_ssize_t n) noexcept nogil:
-    """Number of values of n CSR rows from ``at``."""
+    """Return the number of values of n CSR rows from ``at`` on."""
     if rows.kind == CSR:
         return (<const int*> rows.indptr)[at + n] - (<const int*> rows.indptr)[at]
     return (<const int64_t*> rows.indptr)[at + n] - (<const int64_t*> rows.indptr)[at]
@@ -179,7 +181,7 @@ cdef Py_ssize_t _stored(const Rows* rows, Py_ssize_t at, Py_ssize_t n) noexcept 
 cdef void _leave_scale(
     const Linear* model, const floating* params, floating* coef, floating* sums
 ) noexcept nogil:
-    """coef = the coefficients of features as they are; sums = 0, of their gradient."""
+    """coef = the coefficients of unscaled features; sums = 0, their gradient."""
     cdef Py_ssize_t j, c, k = model.k
     for j in range(model.f):
         for c in range(k):
@@ -188,7 +190,7 @@ cdef void _leave_scale(
 
 
 cdef void _scale_back(const Linear* model, const floating* sums, floating* out) noexcept nogil:
-    """Add the gradient of coefficients of features as they are, as one of scaled ones."""
+    """Add the gradient of coefficients of unscaled features as one of scaled features."""
     cdef Py_ssize_t j, c, k = model.k
     for j in range(model.f):
         for c in range(k):
@@ -199,7 +201,7 @@ cdef void _scale_touched(
     const Linear* model, const index_t* indices, const index_t* indptr, const int64_t* order,
     Py_ssize_t start, Py_ssize_t m, floating* values,
 ) noexcept nogil:
-    """Scale the values of rows that have been laid side by side."""
+    """Scale the values of rows that have been copied side by side."""
     cdef Py_ssize_t i, row, p, at = 0
     for i in range(start, start + m):
         row = order[i] if order is not NULL else i
@@ -211,7 +213,7 @@ cdef void _scale_touched(
 cdef void _leave_centre(
     const Linear* model, const floating* coef, const floating* intercept, floating* bias
 ) noexcept nogil:
-    """bias = the intercept at zero, which is that at the centre less its raw output."""
+    """bias = the intercept at zero, from that at the centre."""
     cdef Py_ssize_t k = model.k, j, c
     cdef double at_centre
     for c in range(k):
@@ -224,7 +226,7 @@ cdef void _leave_centre(
 cdef void _come_back(
     const Linear* model, const floating* slopes, floating* grad, floating* grad_bias
 ) noexcept nogil:
-    """Add the gradient of the intercept at zero, as one at the centre."""
+    """Add the gradient of the intercept at zero as one at the centre."""
     cdef Py_ssize_t k = model.k, j, c
     for c in range(k):
         grad_bias[c] += slopes[c]
@@ -238,13 +240,13 @@ cdef double _add(
     Py_ssize_t ahead, const Rows* keyed, const floating* params, floating* out,
 ) noexcept nogil:
     cdef Py_ssize_t f = model.f, k = model.k, first = 0, n, at, size = model.block
-    # An intercept is the first thing that a batch touches.
+    # An intercept is the first key that a batch touches.
     cdef Py_ssize_t shift = f * k if keyed is NULL else 0
     cdef const floating* coef = params
     cdef const floating* bias = params + shift if model.intercept else NULL
     cdef floating* grad = out
     cdef floating* grad_bias = out + shift if model.intercept else NULL
-    cdef floating* plain_grad = out     # of coefficients of features as they are
+    cdef floating* plain_grad = out  # gradient of coefficients of unscaled features
     cdef const int64_t* picks = NULL
     cdef bint sparse = rows.kind == CSR or rows.kind == CSR_WIDE
     cdef bint in_place = sparse or rows.kind == DENSE
@@ -252,7 +254,7 @@ cdef double _add(
     cdef const floating* plain
     cdef Py_ssize_t done = 0, count = 0
     cdef double loss = 0
-    if model.inverse is not NULL and keyed is NULL:     # keyed rows are scaled themselves
+    if model.inverse is not NULL and keyed is NULL:  # keyed rows are scaled themselves
         plain_grad = grad = <floating*> model.sums
         if not model.left:
             _leave_scale(model, params, <floating*> model.plain, grad)
@@ -304,7 +306,7 @@ cdef double _add(
 cdef void _raw(
     const Linear* model, const Rows* keyed, const floating* params, floating* out, Py_ssize_t m
 ) noexcept nogil:
-    """Raw outputs of rows of keys, the first of which is the intercept's."""
+    """Compute raw outputs of rows by keys, the first of which is the intercept."""
     forward_csr(
         <const floating*> keyed.values, <const int*> keyed.indices, <const int*> keyed.indptr,
         NULL, params, params if model.intercept else NULL, out, m, model.k,
@@ -332,7 +334,7 @@ cdef class LinearGradient(Gradient):
         self.size = (f + intercept) * k
         self.single = single
         self.keyed, self.key_width = centre is None, k
-        self.first_always, self.n_always = f, intercept     # of which there is one in each row
+        self.first_always, self.n_always = f, intercept  # each row has one
         model.f = f
         model.k = k
         model.intercept = intercept

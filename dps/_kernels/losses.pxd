@@ -3,8 +3,8 @@ from cython cimport floating
 cdef struct LossSpec:
     int kind
     double epsilon
-    double width    # of the parabola in place of a kink; 0: none
-    bint gap        # what that takes from what is proven, in place of the loss
+    double width  # width of the parabola in place of a kink; 0: none
+    bint gap  # whether the gap to the proven bound is summed in place of the loss
 
 
 cdef class LossKernel:

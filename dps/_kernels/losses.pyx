@@ -1,8 +1,8 @@
-"""Weighted sums of losses and their derivatives with respect to the raw model output.
+"""Weighted sums of losses, and their derivatives with respect to the raw model output.
 
-Owns the formula of each loss for one element; a single loop serves them all, and the compiler makes
-a copy of it for each. A loss is added by a name, a formula and a line in `evaluate`. Elements are
-computed in the arrays' own type and losses are summed in double.
+Each loss has a formula for one element. A single loop serves all losses, and the compiler
+specialises it for each. To add a loss, add a name, a formula and a line in `evaluate`. Elements are
+computed in the arrays' own type, and losses are summed in double.
 """
 from cython cimport floating
 from libc.math cimport log, logf
@@ -19,7 +19,7 @@ cdef extern from "logistic.h" nogil:
 
 cdef enum:
     BLOCK = 256     # elements of the logistic loss that are computed together
-    LANES = 8       # of a sum of losses
+    LANES = 8  # partial sums of losses
     SQUARED
     LOG
     HINGE
@@ -32,7 +32,7 @@ cdef enum:
     GAMMA
     SOFTMAX
 
-# The losses with a kink, which a width rounds.
+# Losses with kinks, which a width rounds.
 cdef frozenset KINKED = frozenset(["hinge", "epsilon_insensitive", "quantile"])
 
 cdef dict KINDS = {
@@ -130,7 +130,7 @@ cdef inline double _loop(
 cdef inline floating _rounded(
     floating z, floating width, bint gap, floating* slope
 ) noexcept nogil:
-    """``max(z, 0)`` with a parabola of so wide a range in place of the kink.
+    """``max(z, 0)`` with a parabola of a given width in place of the kink.
 
     Or the ``gap`` between ``max(z, 0)`` itself and the line through zero of that slope, which lies
     below it everywhere.
@@ -185,7 +185,7 @@ cdef double _rounded_loop(
 
 
 cdef double _sum(const floating* x, Py_ssize_t n) noexcept nogil:
-    """In lanes of a fixed number: one sum after the other would wait for each addition."""
+    """Sum in a fixed number of partial sums, since a single one would wait for each addition."""
     cdef double lane[LANES]
     cdef double total = 0
     cdef Py_ssize_t i, j, whole = n - n % LANES
@@ -205,7 +205,7 @@ cdef void _weigh(
     const floating* weight, Py_ssize_t first, Py_ssize_t k, floating* loss, floating* slope,
     Py_ssize_t count,
 ) noexcept nogil:
-    """Losses and slopes of elements from number ``first`` on, times their rows' weights."""
+    """Multiply losses and slopes of elements from number ``first`` on by their rows' weights."""
     cdef floating w
     cdef Py_ssize_t i
     if weight is not NULL:
@@ -246,7 +246,8 @@ cdef double _exp_loop(
 ) noexcept nogil:
     """Losses of exp(raw), which is taken of what is not positive: the same bits everywhere.
 
-    The logarithm of a unit by which y was divided is added to raw outputs, but in the exponent.
+    The logarithm of the unit by which y was divided is added to raw outputs, except in the
+    exponent.
     """
     cdef Py_ssize_t first, count, i, size = n * k
     cdef floating loss[BLOCK]
@@ -320,12 +321,15 @@ cdef double evaluate(
     LossSpec loss, const floating* y, Py_ssize_t y_width, const floating* raw,
     const floating* weight, floating* out, Py_ssize_t n, Py_ssize_t k,
 ) noexcept nogil:
-    """The weighted sum over n rows of k outputs; one column of y beside several is class codes."""
+    """Return the weighted sum over n rows of k outputs.
+
+    One column of y for several outputs has class codes.
+    """
     cdef bint codes = y_width != k
     cdef floating epsilon = <floating> loss.epsilon
     if loss.width > 0:
         return _rounded_loop(loss, y, raw, weight, out, n, k, codes)
-    # Each call names a constant, so that the branches on the kind are outside of the loops.
+    # Each call passes a constant, so that branches on the kind are outside the loops.
     if loss.kind == SQUARED:
         return _loop(SQUARED, y, raw, weight, out, n, k, codes, epsilon)
     if loss.kind == LOG:
@@ -378,7 +382,7 @@ cdef class LossKernel:
 
     @property
     def epsilon(self):
-        """Its number."""
+        """The number of the loss."""
         return self.spec.epsilon
 
     def __reduce__(self):

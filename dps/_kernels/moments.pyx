@@ -1,6 +1,6 @@
-"""Weighted sums of the columns of some rows, of their squares and products, about a centre.
+"""Weighted sums of the columns of some rows, their squares and products, about a centre.
 
-Owns how the spread of features is measured, in double whatever the rows' type.
+Sums are in double, whatever the rows' type.
 """
 from cython cimport floating
 from libc.stdint cimport int64_t
@@ -44,14 +44,14 @@ cdef extern from *:
     void dps_prefetch(const void* p) noexcept nogil
 
 cdef enum:
-    AHEAD = 16      # rows after which one that is asked for now is at work
-    TOGETHER = 8    # rows whose products are added together
+    AHEAD = 16  # rows that are prefetched ahead of the current one
+    TOGETHER = 8  # rows whose products are added together
 
 
 cdef const floating* _dense_row(
     const Rows* rows, const int64_t* order, Py_ssize_t i, floating* room
 ) noexcept nogil:
-    """Row ``order[i]``, in ``room`` unless its values lie side by side."""
+    """Return row ``order[i]``, copied to ``room`` unless its values are contiguous."""
     if rows.kind == DENSE:
         return <const floating*> rows.values + order[i] * rows.stride
     if rows.kind == COLUMNS:
@@ -83,9 +83,9 @@ cdef void _sparse(
     Py_ssize_t m, const double* centre, double* sums, double* squares, double* pairs,
     double* present, floating example,
 ) noexcept nogil:
-    """Missing elements are zero; ``present``, NULL about zero, is the weight of the others.
+    """Sum sparse rows; ``present`` is the weight of stored elements, NULL about zero.
 
-    A column's two sums grow side by side in ``pairs``, which is zero.
+    Both sums of a column are side by side in ``pairs``, which is zero at first.
     """
     cdef Py_ssize_t i, p, j, f = rows.n_features
     cdef const floating* data = <const floating*> rows.values
@@ -111,7 +111,7 @@ cdef void _sparse(
         squares[j] += pairs[2 * j + 1]
         if present is not NULL:
             absent = total - present[j]
-            if absent > 1e-9 * total:  # less is rounding
+            if absent > 1e-9 * total:  # smaller shares are rounding
                 sums[j] -= absent * centre[j]
                 squares[j] += absent * (centre[j] * centre[j])
 
@@ -178,7 +178,7 @@ cdef void _spread_out(
 cdef void _row(
     const Rows* rows, const int64_t* order, Py_ssize_t i, double* out, floating* room
 ) noexcept nogil:
-    """Put row ``order[i]`` into ``out``, with zeros where it stores nothing."""
+    """Write row ``order[i]`` to ``out``, with zeros for missing elements."""
     cdef Py_ssize_t j, f = rows.n_features
     cdef const floating* data = <const floating*> rows.values
     if rows.kind == CSR:
@@ -197,7 +197,7 @@ cdef void _products(
     const Rows* rows, const int64_t* order, Py_ssize_t m, const double* centre,
     const double* scale, double* out, double* some, floating* room,
 ) noexcept nogil:
-    """``some`` has room for `TOGETHER` rows, so that a row of ``out`` is fetched once for all."""
+    """Sum products; ``some`` has room for `TOGETHER` rows, which share each read of ``out``."""
     cdef Py_ssize_t j, r, count, i = 0, f = rows.n_features
     cdef const floating* weight = <const floating*> rows.weight
     cdef double w[TOGETHER]

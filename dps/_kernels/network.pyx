@@ -1,4 +1,4 @@
-"""The gradient of a multilayer network, block by block, by products of matrices.
+"""The gradient of a multilayer network, block by block, by matrix products.
 
 Owns the way of rows through a network and back. Rows of a batch are gathered until a block of them
 is full, wherever they lie, since a product of matrices is as fast as its blocks are long; `finish`
@@ -29,13 +29,13 @@ from dps._kernels.rows cimport (
 from dps._kernels.block_gradient cimport BlockGradient, row_of, take_targets
 
 cdef enum:
-    MOST = 512              # rows of a block
+    MOST = 512  # largest number of rows of a block
     FEWEST = 32
-    ROOM = 1 << 20          # elements that a block's widest layer has, where rows allow
+    ROOM = 1 << 20  # elements of a block's widest layer, if rows allow
 
 
 cdef void _prepare(NetworkGradient self, const floating* params, bint back) noexcept nogil:
-    """Values that depend on the parameters alone, once a batch."""
+    """Compute values that depend on the parameters only, once per batch."""
     cdef Network* net = &self.net
     cdef Py_ssize_t i, j, c, b, h = net.sizes[1], d = net.width
     cdef const floating* dense = params + net.weights + net.n_plain * h
@@ -61,7 +61,7 @@ cdef void _prepare(NetworkGradient self, const floating* params, bint back) noex
 
 
 cdef void _embed(NetworkGradient self, const floating* embedding, Py_ssize_t n) noexcept nogil:
-    """The dense inputs of n rows."""
+    """Compute the dense inputs of n rows."""
     cdef Network* net = &self.net
     cdef Py_ssize_t i, j, e, c, at, d = net.width, m = net.n_numbers, bins
     cdef const floating* x = <const floating*> self.x
@@ -101,7 +101,7 @@ cdef void _embed(NetworkGradient self, const floating* embedding, Py_ssize_t n) 
 
 
 cdef void _embed_back(NetworkGradient self, const floating* d_inputs, Py_ssize_t n) noexcept nogil:
-    """Add derivatives of embedded numbers, (n, n_numbers * width), where their bins are."""
+    """Add derivatives of embedded numbers, (n, n_numbers * width), to their bins."""
     cdef Network* net = &self.net
     cdef Py_ssize_t i, j, c, at, d = net.width, m = net.n_numbers
     cdef const int64_t* at_bin = <const int64_t*> self.at_bin
@@ -121,7 +121,7 @@ cdef void _embed_back(NetworkGradient self, const floating* d_inputs, Py_ssize_t
 
 
 cdef void _fold(NetworkGradient self, const floating* params, floating* out) noexcept nogil:
-    """Add what was summed over a batch to the gradients of scale, first layer and embedding."""
+    """Add sums over a batch to the gradients of scale, first layer and embedding."""
     cdef Network* net = &self.net
     cdef Py_ssize_t i, j, b, c, h = net.sizes[1], d = net.width
     cdef Py_ssize_t at = net.weights + net.n_plain * h
@@ -183,7 +183,7 @@ cdef void _forward(
 cdef void _backward(
     NetworkGradient self, const floating* params, floating* out, Py_ssize_t n
 ) noexcept nogil:
-    """From derivatives of raw outputs to those of the parameters."""
+    """Compute derivatives of the parameters from those of raw outputs."""
     cdef Network* net = &self.net
     cdef Py_ssize_t i, p, c, size = net.sizes[1], k = net.sizes[net.n_layers]
     cdef const int64_t* starts = <const int64_t*> self.plain_starts
@@ -221,7 +221,7 @@ cdef void _backward(
 cdef double _through(
     NetworkGradient self, const floating* params, floating* out
 ) noexcept nogil:
-    """Take the rows that wait through the network, and back unless raw outputs are wanted."""
+    """Pass the waiting rows through the network, and back unless raw outputs are requested."""
     cdef Network* net = &self.net
     cdef Py_ssize_t n = self.count, k = net.sizes[net.n_layers]
     cdef bint training = self.raw_out is NULL
@@ -253,7 +253,7 @@ cdef double _through(
 cdef void _take_sparse(
     NetworkGradient self, const Rows* rows, Py_ssize_t row, floating* x
 ) noexcept nogil:
-    """Row ``row`` of CSR rows as the next that waits; there is room for its values."""
+    """Add row ``row`` of CSR rows to the waiting rows; there is room for its values."""
     cdef Network* net = &self.net
     cdef Py_ssize_t p, first, last, column, place, m = net.n_numbers
     cdef const floating* values = <const floating*> rows.values
@@ -281,7 +281,7 @@ cdef void _take_sparse(
 cdef Py_ssize_t _stored_in(
     const Rows* rows, const int64_t* order, Py_ssize_t at, Py_ssize_t n
 ) noexcept nogil:
-    """Number of values of n CSR rows of a batch."""
+    """Return the number of values of n CSR rows of a batch."""
     cdef Py_ssize_t i, row, total = 0
     for i in range(at, at + n):
         row = row_of(order, i)
@@ -296,7 +296,7 @@ cdef void _take(
     NetworkGradient self, const Rows* rows, const int64_t* order, Py_ssize_t at, Py_ssize_t first,
     Py_ssize_t n, const floating* example,
 ) noexcept nogil:
-    """n rows of a batch, the first of which is number ``first`` of these, wait behind others."""
+    """Add n rows of a batch, from number ``first`` on, to the waiting rows."""
     cdef Network* net = &self.net
     cdef Py_ssize_t i, row, m = net.n_numbers
     cdef floating* x = <floating*> self.x + self.count * m
@@ -363,7 +363,7 @@ cdef class NetworkGradient(BlockGradient):
         for name in ("output_scale", "output_shift"):
             same_length(name, len(fixed[name]), fixed["sizes"][net.n_layers])
         widest = max(net.n_dense, int(fixed["sizes"][1:].max()), 1)
-        # A multiple of four, as places share a hash.
+        # A multiple of four, since four units share a hash.
         net.block = max(FEWEST, min(MOST, ROOM // widest // 4 * 4))
         self.plain_columns, self.plain_values = Buffer(), Buffer()
         self.layers = Layers(shape, net.block, net.n_dense, single=single)

@@ -23,16 +23,16 @@ cdef extern from "update_spec.h":
 
 
 cdef enum:
-    # Kinds of coordinates for an update.
+    # Kinds of coordinates for an update:
     FREE            # trained, without a penalty
     PENALISED       # trained
-    UNTRAINED       # changed by their gradient itself
+    UNTRAINED  # changed by their gradient directly
 
 
 cdef class UpdateKernel:
     cdef UpdateSpec spec
     cdef readonly str name
-    cdef readonly bint lazy     # whether coordinates without a gradient may follow later
+    cdef readonly bint lazy  # whether coordinates without a gradient may be updated later
 
 
 cdef bint update(

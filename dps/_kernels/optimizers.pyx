@@ -19,10 +19,10 @@ cdef extern from "updates.h" nogil:
         const UpdateSpec* spec, double* p, const double* g, double* state, Py_ssize_t stride,
         Py_ssize_t n, int64_t step, double lr, double l1, double l2)
 
-# For Python: what runs of coordinates are to an update.
+# Kinds of runs of coordinates, for Python.
 KINDS_OF_RUNS = {"free": FREE, "penalised": PENALISED, "untrained": UNTRAINED}
 
-# Each with the rows of its state.
+# Optimizers, with the rows of their state.
 cdef dict KINDS = {
     "sgd": (SGD, 0),
     "momentum": (MOMENTUM, 1),
@@ -36,7 +36,7 @@ cdef bint update(
     const UpdateSpec* spec, floating* p, const floating* g, floating* state, Py_ssize_t stride,
     Py_ssize_t n, int64_t step, double lr, double l1, double l2,
 ) noexcept nogil:
-    """Update number ``step``, from 1, of n elements; rows of their state are ``stride`` apart.
+    """Do update number ``step``, from 1, of n elements; rows of their state are ``stride`` apart.
 
     Returns whether all updated elements are finite.
     """
@@ -47,7 +47,7 @@ cdef bint update(
 
 
 cdef bint change(floating* p, const floating* g, Py_ssize_t n) noexcept nogil:
-    """Subtract a mean from what is not trained; whether all is finite."""
+    """Subtract a mean from untrained coordinates; True if all are finite."""
     cdef Py_ssize_t i
     cdef floating found = 0
     for i in range(n):
@@ -80,9 +80,9 @@ cdef class UpdateKernel:
         )
 
     def averaged(self, int64_t start, int64_t horizon=0):
-        """The same with a running mean of updates after the first ``start``, in one more row.
+        """Return the kernel with a running mean of updates after the first ``start``.
 
-        Of about the last ``horizon`` updates; 0: of all.
+        The mean is one more row of state. It is over about the last ``horizon`` updates; 0: all.
         """
         cdef UpdateKernel kernel = UpdateKernel(self.name)
         kernel.spec = self.spec

@@ -1,8 +1,8 @@
-"""A shuffle in place, the same on every machine.
+"""A shuffle in place that is the same on every machine.
 
-Owns how a key becomes an order: Fisher and Yates with numbers of SplitMix64 (Steele, Lea and Flood,
-2014), brought into range without bias by multiplication (Lemire, 2019). NumPy's takes five times as
-long, which is a good part of an epoch of a linear model.
+A key gives an order by the method of Fisher and Yates, with numbers from SplitMix64 (Steele, Lea
+and Flood, 2014) that are brought into range without bias by multiplication (Lemire, 2019). NumPy's
+shuffle takes five times as long, a large part of an epoch of a linear model.
 """
 from libc.stdint cimport int64_t, uint64_t
 
@@ -25,11 +25,11 @@ cdef extern from *:
 
 
 cdef enum:
-    TOGETHER = 64   # places that are asked for before they are used: each is another cache line
+    TOGETHER = 64  # elements that are prefetched, since each is on another cache line
 
 
 def derived(uint64_t key, uint64_t first, uint64_t second):
-    """A key for each pair of numbers."""
+    """Return a key for each pair of numbers."""
     cdef uint64_t state = key
     state = dps_next(&state) ^ first
     state = dps_next(&state) ^ second
@@ -37,7 +37,7 @@ def derived(uint64_t key, uint64_t first, uint64_t second):
 
 
 def shuffle(int64_t[::1] values, uint64_t key):
-    """Put ``values`` into the order that belongs to ``key``."""
+    """Put ``values`` in the order of ``key``."""
     cdef uint64_t state = key
     cdef Py_ssize_t i, j, drawn, last = values.shape[0] - 1
     cdef Py_ssize_t partner[TOGETHER]

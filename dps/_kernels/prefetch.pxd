@@ -1,4 +1,4 @@
-# Have a line on its way from memory to the second cache.
+# Prefetch a line to the second-level cache.
 cdef extern from *:
     """
     #define dps_prefetch(p) __builtin_prefetch(p, 0, 2)

@@ -2,7 +2,7 @@ from cython cimport floating
 from libc.stdint cimport int64_t
 
 cdef enum:
-    BLOCK = 2048    # elements of a sum that stay in the first cache over all ranks
+    BLOCK = 2048  # elements of a sum that stay in the first-level cache over all ranks
 
 cdef bint sum_slots(
     const floating* slots, Py_ssize_t stride, const int64_t* rows, Py_ssize_t n_ranks,

@@ -1,7 +1,7 @@
-"""Sums over gradient slots in rank order, and copies that notice what is not finite.
+"""Sums over gradient slots in rank order, and copies that check for finite values.
 
-Owns the order of the additions, on which equal bits of all ranks rest. Arithmetic is IEEE and in
-the arrays' own type.
+The order of additions gives all ranks the same bits. Arithmetic is IEEE and in the arrays' own
+type.
 """
 from cython cimport floating
 from libc.stdint cimport int64_t
@@ -37,7 +37,7 @@ cdef bint sum_slots(
     const floating* slots, Py_ssize_t stride, const int64_t* rows, Py_ssize_t n_ranks,
     floating* out, Py_ssize_t n, floating by,
 ) noexcept nogil:
-    """The sum over active ranks divided by ``by``; False, and zeros, if no rank is active."""
+    """Compute the sum over active ranks divided by ``by``; False, and zeros, without any."""
     cdef Py_ssize_t block = 0, size, r
     cdef bint active = False
     while block < n:
@@ -68,7 +68,7 @@ cdef bint is_finite(const floating* x, Py_ssize_t n) noexcept nogil:
 
 
 cdef bint copy_checked(floating* dst, const floating* src, Py_ssize_t n) noexcept nogil:
-    """dst = src, and whether all elements are finite."""
+    """dst = src; True if all elements are finite."""
     if floating is float:
         return dps_copy_checked_float(dst, src, n)
     else:

@@ -8,16 +8,16 @@ cdef enum:
     DENSE       # contiguous rows of the model's type
     CSR         # with int32 indices
     CSR_WIDE    # with int64 indices
-    BYTES       # contiguous rows that begin at any byte
+    BYTES  # contiguous rows at unaligned addresses
     COLUMNS     # columns of any type
 
 cdef struct Rows:
     int kind
-    bint single             # float, else double
-    bint picked             # targets and weights are in the order of the batch already
+    bint single  # float32, else float64
+    bint picked  # whether targets and weights are in the order of the batch already
     Py_ssize_t length
     Py_ssize_t n_features
-    Py_ssize_t stride       # from row to row of values, in elements, or bytes of BYTES
+    Py_ssize_t stride  # distance between rows of values in elements, or in bytes for BYTES
     const char* values
     const void* indices
     const void* indptr
@@ -25,7 +25,7 @@ cdef struct Rows:
     const void* y
     Py_ssize_t y_width
     const void* weight      # or NULL
-    void* block             # whose rows these are, for gradients that are written in Python
+    void* block  # the block of the rows, for gradients in Python
 
 
 cdef class BlockRows:
@@ -35,7 +35,7 @@ cdef class BlockRows:
 
 cdef class KeyedRows(KeyList):
     cdef Py_ssize_t n_rows
-    cdef Py_ssize_t n_taken     # of the rows, by who adds their gradient
+    cdef Py_ssize_t n_taken  # rows whose gradient has been added
     cdef Py_ssize_t n_stored
     cdef Buffer values          # (n_stored,) in the model's type
     cdef Buffer places          # (n_stored,) int
@@ -48,15 +48,15 @@ cdef class KeyedRows(KeyList):
 cdef class Gradient:
     cdef readonly Py_ssize_t size
     cdef readonly bint single
-    cdef readonly bint keyed    # whether `touch` says what a sparse batch touches
-    cdef readonly Py_ssize_t key_width  # elements that a key stands for
-    cdef public bint tabled             # whether columns are ids of a table
-    cdef Py_ssize_t first_always        # keys that every batch touches
+    cdef readonly bint keyed  # whether `touch` finds the keys of a sparse batch
+    cdef readonly Py_ssize_t key_width  # elements per key
+    cdef public bint tabled  # whether columns are ids of a table
+    cdef Py_ssize_t first_always  # keys that every batch touches
     cdef Py_ssize_t n_always
-    cdef readonly Py_ssize_t most       # rows that it takes at a time; 0: as many as there are
-    cdef public object owner    # of the memory that `add` is shown, for what is written in Python
-    cdef bint failed            # whether `add` has raised, where it can
-    cdef bint in_passes         # whether a batch has many blocks that touch few parameters each
+    cdef readonly Py_ssize_t most  # rows that it takes at a time; 0: unlimited
+    cdef public object owner  # owner of the memory in calls of `add`, for gradients in Python
+    cdef bint failed  # whether `add` has raised
+    cdef bint in_passes  # whether a batch has many blocks that touch few parameters each
     cdef void begin(self, uint64_t key) noexcept nogil
     cdef double finish(self, const void* params, void* out) noexcept nogil
     cdef double add(

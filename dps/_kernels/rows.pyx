@@ -1,7 +1,7 @@
 """Rows of a block with their targets and weights, and what a model computes on them.
 
-Owns the form in which data reaches native loops, and what sparse rows touch. A batch is rows
-``order[start : start + m]`` of a block, or rows ``start .. start + m`` where there is no order.
+It defines the form of data for native loops, and finds what sparse rows touch. A batch is rows
+``order[start : start + m]`` of a block, or rows ``start .. start + m`` without an order.
 """
 from cython cimport floating
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
@@ -13,8 +13,8 @@ from dps._kernels.keys cimport KeyList, Keys, need, touch as touch_key
 from dps._kernels.prefetch cimport dps_prefetch
 
 cdef enum:
-    SOON = 16           # rows ahead of that which is touched, which are asked for
-    LINE = 64           # bytes that come together
+    SOON = 16  # rows that are prefetched ahead of the current one
+    LINE = 64  # bytes of a cache line
     INT_MAX = 0x7FFFFFFF
 
 
@@ -73,7 +73,7 @@ cdef class BlockRows:
 
     @staticmethod
     def dense(values, y, weight=None, bint picked=False):
-        """Rows of a matrix of the dtype of ``y``; BYTES if they are not aligned."""
+        """Make it from rows of a matrix of the dtype of ``y``; BYTES if they are not aligned."""
         cdef BlockRows block = _new(
             DENSE if values.flags.aligned else BYTES, values.shape[0], values.shape[1], y, weight,
             picked,
@@ -91,7 +91,7 @@ cdef class BlockRows:
 
     @staticmethod
     def csr(data, indices, indptr, n_features, y, weight=None, bint picked=False):
-        """Rows in CSR form, ``data`` of the dtype of ``y``."""
+        """Make it from rows in CSR form, with ``data`` of the dtype of ``y``."""
         cdef BlockRows block = _new(
             CSR if indices.itemsize == 4 else CSR_WIDE, indptr.shape[0] - 1, n_features, y, weight,
             picked,
@@ -110,7 +110,7 @@ cdef class BlockRows:
 
     @staticmethod
     def columns(ColumnTable table, y, weight=None):
-        """Rows across columns of any number type."""
+        """Make it from columns of any numeric type."""
         cdef BlockRows block = _new(
             COLUMNS, table.length, table.width, y, weight, False
         )
@@ -123,7 +123,7 @@ cdef class BlockRows:
 
 
 cdef class KeyedRows(KeyList):
-    """The keys of a batch, and its CSR rows with places among these keys as columns."""
+    """The keys of a batch, and its CSR rows with positions among these keys as columns."""
 
     def __cinit__(self, Py_ssize_t size, *args):
         self.values, self.places, self.starts = Buffer(), Buffer(), Buffer()
@@ -133,7 +133,7 @@ cdef class KeyedRows(KeyList):
         self.n_rows = self.n_taken = self.n_stored = 0
 
     cdef Rows take(self, Py_ssize_t m) noexcept nogil:
-        """The next m rows, without their targets."""
+        """Return the next m rows without their targets."""
         cdef Rows rows
         rows.kind = CSR
         rows.values, rows.indices = self.values.at, self.places.at
@@ -152,9 +152,9 @@ cdef int _touch(
     const floating* x, const index_t* indices, const index_t* indptr, const int64_t* order,
     Py_ssize_t start, Py_ssize_t m, Py_ssize_t ahead, int64_t flip, KeyedRows laid,
 ) except -1 nogil:
-    """Have rows in ``laid``, with the places of their columns' keys instead of columns.
+    """Copy rows to ``laid``, with positions of keys in place of columns.
 
-    ``flip`` is -1 where columns are ids, whose keys are below 0, else 0.
+    ``flip`` is -1 if columns are ids, whose keys are negative, else 0.
     """
     cdef Py_ssize_t i, row, first, n, p, stored = laid.n_stored
     cdef Py_ssize_t reach = start + m + ahead
@@ -171,14 +171,14 @@ cdef int _touch(
         need(&laid.keys, n)
         values = <floating*> laid.values.fit((stored + n) * sizeof(floating)) + stored
         places = <int*> laid.places.fit((stored + n) * sizeof(int)) + stored
-        keys = laid.keys    # what is written might be of it, for all that the compiler knows
+        keys = laid.keys  # the compiler must assume that writes may change it
         for p in range(n):
             values[p] = x[first + p]
             places[p] = <int> touch_key(&keys, <int64_t> indices[first + p] ^ flip)
         laid.keys = keys
         starts[i - start] = <int> stored
         stored += n
-        if order is not NULL:   # scattered lines
+        if order is not NULL:  # scattered rows
             if i + 2 * SOON < reach:
                 dps_prefetch(indptr + order[i + 2 * SOON])
             if i + SOON < reach:
@@ -203,19 +203,19 @@ cdef class Gradient:
         self.key_width = 1
 
     cdef void begin(self, uint64_t key) noexcept nogil:
-        """Begin a batch, in which what is drawn by chance follows from ``key``."""
+        """Begin a batch, whose random draws depend on ``key``."""
 
     cdef double finish(self, const void* params, void* out) noexcept nogil:
-        """Add what rows of the batch have not been added yet; the sum of their losses."""
+        """Add the remaining rows of the batch; return the sum of their losses."""
         return 0
 
     cdef double add(
         self, const Rows* rows, const int64_t* order, Py_ssize_t start, Py_ssize_t m,
         Py_ssize_t ahead, const void* params, void* out,
     ) noexcept nogil:
-        """Add the gradient at ``params`` to ``out``, both of ``size``; the sum of losses.
+        """Add the gradient at ``params`` to ``out``, both of ``size``; return the sum of losses.
 
-        The order goes on for ``ahead`` rows behind the m, which are likely to come next.
+        The order continues for ``ahead`` rows after the m, which are likely to come next.
         """
         return 0
 
@@ -223,7 +223,7 @@ cdef class Gradient:
         self, const Rows* rows, const int64_t* order, Py_ssize_t start, Py_ssize_t m,
         Py_ssize_t ahead, KeyedRows keys,
     ) except -1 nogil:
-        """Add these rows, which are sparse, to the batch, and the keys that they touch.
+        """Add sparse rows to the batch, with the keys that they touch.
 
         A column's number is its key, or its id in a table. ``n_always`` keys from ``first_always``
         on are touched first, by any batch.
@@ -258,9 +258,9 @@ cdef class Gradient:
         self, const Rows* rows, const int64_t* order, Py_ssize_t start, Py_ssize_t m,
         Py_ssize_t ahead, KeyedRows keys, const void* params, void* out,
     ) noexcept nogil:
-        """As `add`, of rows that have been touched, in the order in which they have been.
+        """Add the gradient of touched rows, in the order in which they were touched.
 
-        ``params`` and ``out`` are of the keys, side by side, ``key_width`` elements each.
+        ``params`` and ``out`` have ``key_width`` elements per key, side by side.
         """
         return 0
 
@@ -270,28 +270,28 @@ cdef class Gradient:
         """Write the raw outputs of the next m rows that have been touched; ``params`` as above."""
 
     cdef void round(self, double width, bint gap) noexcept nogil:
-        """Round the kinks of the loss from now on, see `LossKernel`; 0: no more."""
+        """Round the kinks of the loss from now on, see `LossKernel`; 0: no longer."""
 
     cdef int check(self, BlockRows block) except -1:
-        """Raise if this block is not of the model's kind."""
+        """Raise if the block does not suit the model."""
         if self.single != block.rows.single:
             raise ValueError(f"y must be {'float32' if self.single else 'float64'} as the model is")
         return 0
 
     cdef BlockRows rows_of(self, block):
-        """The rows of a block, or of one that has them in the form for kernels."""
+        """Return the rows of a block, or of an object that has them."""
         cdef BlockRows rows = block if isinstance(block, BlockRows) else block.for_kernels
         self.check(rows)
         return rows
 
     cdef int reraise(self) except -1:
-        """Raise what `add` has raised."""
+        """Raise the exception that `add` has raised."""
         return 0
 
     cdef Py_ssize_t _limit(
         self, BlockRows block, const int64_t[::1] order, Py_ssize_t start, Py_ssize_t stop
     ) except -1:
-        """Number of rows, of which some are chosen, after a check of the choice."""
+        """Return the number of rows that may be selected, after checking the selection."""
         cdef Py_ssize_t limit = block.rows.length if order is None else order.shape[0]
         self.check(block)
         if not 0 <= start <= stop <= limit:
@@ -303,9 +303,9 @@ cdef class Gradient:
     def touch_batch(
         self, BlockRows block, order, Py_ssize_t start, Py_ssize_t stop, KeyedRows keys
     ):
-        """Have in `keys` CSR rows `order[start:stop]`, or `start:stop`, and what they touch.
+        """Put CSR rows `order[start:stop]`, or `start:stop`, into `keys`, with what they touch.
 
-        Where `keyed` is true, a gradient of rows of a sparse block has no others.
+        If `keyed` is true, a gradient of rows of a sparse block has these keys only.
         """
         cdef const int64_t[::1] picks = order
         cdef Py_ssize_t limit = self._limit(block, picks, start, stop)
@@ -335,9 +335,9 @@ cdef class Gradient:
         self, BlockRows block, order, Py_ssize_t start, Py_ssize_t stop, params, out,
         uint64_t key=0,
     ):
-        """Add the gradient of rows `order[start:stop]`, or `start:stop`; the sum of losses.
+        """Add the gradient of rows `order[start:stop]`, or `start:stop`; return the sum of losses.
 
-        What a model draws by chance follows from `key`.
+        The model's random draws depend on `key`.
         """
         cdef const int64_t[::1] picks = order
         cdef Py_ssize_t limit = self._limit(block, picks, start, stop)

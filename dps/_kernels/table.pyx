@@ -31,12 +31,12 @@ cdef extern from "table.h" nogil:
     void dps_wait_a_little(int tries)
 
 cdef enum:
-    MAX_TRIES = 10000    # tries at an entry whose row is being made
-    FEW = 64            # rows of a last region, below which it would often be full
+    MAX_TRIES = 10000  # number of looks at an entry whose row is being created
+    FEW = 64  # rows below which a last region would often be full
 
 
 cdef inline int64_t _read(const int64_t* at, int64_t id) noexcept nogil:
-    """The content of an entry, once no writer makes the row of this id there."""
+    """Return the content of an entry, once no writer creates the row of this id there."""
     cdef int64_t found = dps_get(at)
     cdef int tries = 0
     while found == MAKING - id and tries < MAX_TRIES:
@@ -47,7 +47,7 @@ cdef inline int64_t _read(const int64_t* at, int64_t id) noexcept nogil:
 
 
 cdef int64_t find(const Table* table, int64_t id) noexcept nogil:
-    """The row of an id, or NOWHERE."""
+    """Return the row of an id, or NOWHERE."""
     cdef int64_t row = dps_home(id, table.n_homes), found
     cdef int64_t first = row - row % table.region, last = min(first + table.region, table.n_rows)
     cdef int64_t left = last - first
@@ -77,7 +77,7 @@ cdef void _draw(const Table* table, int64_t id, floating* out) noexcept nogil:
 
 
 cdef void draw(const Table* table, int64_t id, void* out) noexcept nogil:
-    """The first values of an id's row; zeros if it has not been seen often enough."""
+    """Write the initial values of an id's row; zeros if it has not been seen often enough."""
     if table.min_count > 1:
         memset(out, 0, table.width * (4 if table.single else 8))
     elif table.single:
@@ -97,7 +97,7 @@ cdef void _write(
 
 
 cdef int64_t make(const Table* table, int64_t id, int64_t now) noexcept nogil:
-    """The row of an id for update ``now``, a new one if need be; FULL, or NOT_YET."""
+    """Return the row of an id for update ``now``, creating it if needed; or FULL, or NOT_YET."""
     cdef int64_t home = dps_home(id, table.n_homes), row, found, spare, before, left
     cdef int64_t first = home - home % table.region
     cdef int64_t last = min(first + table.region, table.n_rows)
@@ -128,7 +128,7 @@ cdef int64_t make(const Table* table, int64_t id, int64_t now) noexcept nogil:
             return FULL
         before = dps_get(table.ids + spare)
         if before != FREE and before != LEFT:
-            continue    # another thread has it now, perhaps for this id
+            continue  # another thread has it now, perhaps for this id
         if not dps_swap(table.ids + spare, before, MAKING - id):
             continue
         if table.single:
@@ -145,9 +145,9 @@ cdef int64_t make(const Table* table, int64_t id, int64_t now) noexcept nogil:
 cdef void expire(
     const Table* table, Py_ssize_t first, Py_ssize_t last, int64_t before
 ) noexcept nogil:
-    """Give up the rows first .. last that were last touched before that update, while all is quiet.
+    """Remove rows first .. last whose last update was before `before`, while nothing else runs.
 
-    These are whole regions. How often ids were seen that have no row is forgotten.
+    These are whole regions. Counts of ids without a row are reset.
     """
     cdef int64_t row, end
     if table.counts is not NULL:
@@ -157,7 +157,7 @@ cdef void expire(
     for row in range(first, last):
         if table.ids[row] > 0 and table.seen[row] < before:
             dps_put(table.ids + row, LEFT)
-    # Nothing lies behind what is followed by a free row.
+    # A free row ends a probe, so rows before it need no mark.
     for row in range(last - 1, first - 1, -1):
         end = row + 1
         if end % table.region == 0 or end == table.n_rows:
@@ -167,7 +167,7 @@ cdef void expire(
 
 
 def owners(const int64_t[::1] ids, Py_ssize_t n_rows):
-    """One of all shards' rows for each id: the shard that has it has the id."""
+    """Return one row of all shards for each id: the shard that has it has the id."""
     cdef int64_t[::1] found = np.empty(ids.shape[0], np.int64)
     cdef Py_ssize_t i
     for i in range(ids.shape[0]):
@@ -230,7 +230,7 @@ cdef class TableRows:
         table.params, table.state = _address(params), _address(state)
 
     def find(self, ids):
-        """The row of each id, -1 where it has none."""
+        """Return the row of each id, -1 without a row."""
         cdef int64_t[::1] rows = np.empty(len(ids), np.int64)
         cdef const int64_t[::1] wanted = ids
         cdef Py_ssize_t i
@@ -239,9 +239,9 @@ cdef class TableRows:
         return rows.base
 
     def make(self, ids, int64_t now=0, *, bint admit=False):
-        """The same for update `now`, made if need be; -2 where there is no room, -3: not yet.
+        """Return the row of each id for update `now`, creating rows; -2: no room, -3: not yet.
 
-        With `admit` they are made however seldom they have been seen.
+        With `admit` rows are created however seldom ids have been seen.
         """
         cdef int64_t[::1] rows = np.empty(len(ids), np.int64)
         cdef const int64_t[::1] wanted = ids
@@ -255,7 +255,7 @@ cdef class TableRows:
         return rows.base
 
     def expire(self, Py_ssize_t first, Py_ssize_t last, int64_t before):
-        """Give up the rows of some regions that were last touched before update `before`."""
+        """Remove the rows of some regions whose last update was before `before`."""
         if not 0 <= first <= last <= self.table.n_rows or first % self.table.region:
             raise ValueError(f"[{first}, {last}) are no regions of {self.table.n_rows} rows")
         expire(&self.table, first, last, before)

@@ -2,9 +2,8 @@ from libc.stdint cimport int64_t, uint16_t
 
 from dps._kernels.keys cimport Keys
 
-# Operations on vectors of one type, as functions without a type: chosen once, by the code that
-# holds the vectors. Each is the function of the same name in reduce.pyx, keys.pyx, bfloat16.pyx or
-# below.
+# Operations on vectors of one type, as untyped function pointers that are chosen once. Each is the
+# function of the same name in reduce.pyx, keys.pyx, bfloat16.pyx or below.
 ctypedef bint (*CopyChecked)(void* out, const void* x, Py_ssize_t n) noexcept nogil
 ctypedef bint (*IsFinite)(const void* x, Py_ssize_t n) noexcept nogil
 ctypedef void (*Add)(void* out, const void* x, Py_ssize_t n) noexcept nogil

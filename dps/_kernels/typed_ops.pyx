@@ -1,6 +1,6 @@
-"""The functions of one type of number, for code that moves vectors without looking into them.
+"""The functions for one floating type, for code that only moves vectors.
 
-Owns nothing but the choice between float32 and float64, which is made once.
+The choice between float32 and float64 is made once.
 """
 from cython cimport floating
 from libc.stdint cimport int64_t
@@ -58,7 +58,7 @@ cdef void _scatter(
 
 
 cdef void _choose(TypedOps* made, floating zero) noexcept:
-    """Those of the type of ``zero``."""
+    """Set the functions for the type of ``zero``."""
     made.itemsize = sizeof(floating)
     made.copy_checked = <CopyChecked> copy_checked[floating]
     made.is_finite = <IsFinite> is_finite[floating]
@@ -76,7 +76,7 @@ cdef void _choose(TypedOps* made, floating zero) noexcept:
 
 
 cdef TypedOps typed_ops(bint single) noexcept:
-    """The functions of float32, or of float64."""
+    """Return the functions for float32 or float64."""
     cdef TypedOps made
     made.single = single
     if single:

@@ -1,1 +1,1 @@
-"""Compiled loops that ranks and shards run: windows, waiting, steps, wires; no numerics."""
+"""Compiled loops of ranks and shards: windows, waiting, steps and wires, without numerics."""

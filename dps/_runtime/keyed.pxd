@@ -11,8 +11,8 @@ cdef class KeyedParams:
     cdef int64_t epoch
     cdef Held held
     cdef Table table
-    cdef int64_t lasting            # updates that a row of it stays untouched
-    cdef Buffer found               # rows of keys, in the table
+    cdef int64_t lasting  # updates after which an untouched row expires
+    cdef Buffer found  # rows of keys in the table
     cdef Py_ssize_t row_bytes
     cdef tuple _refs                # keeps the memory alive
 

@@ -1,9 +1,9 @@
 """Parameters that steps read and update by keys: lazy updates, and rows of a table.
 
-A key is brought up to date when it is read or updated (``_kernels/lazy.pyx``), all keys at the end
-of an epoch. An id that has no row in the table reads as the row that it would have, and gets it
-with its first gradient: where ranks wait for each other from the rank that has charge of its slice,
-else from the first rank that comes.
+A key is brought up to date when it is read or updated (``_kernels/lazy.pyx``), and all keys at the
+end of an epoch. An id without a row in the table reads as the row that it would have, and gets it
+with its first gradient: if ranks wait for each other, from the rank of its slice, else from the
+first rank that brings one.
 """
 from libc.stdint cimport int64_t, uintptr_t
 from libc.string cimport memcpy
@@ -40,12 +40,12 @@ cdef class KeyedParams:
             self.lasting = expire_after * update.rates.updates
 
     def begin_epoch(self, int64_t epoch, rates, int64_t before):
-        """Have the learning rates of an epoch's updates, and how many updates were before them."""
+        """Set the learning rates of an epoch's updates, and the number of earlier updates."""
         self.update.begin(rates, before)
         self.epoch = epoch
 
     cdef Py_ssize_t _find(self, const int64_t* keys, Py_ssize_t n) except -1 nogil:
-        """Find the places of keys, in `found`; behind that, of keys that have no row."""
+        """Find the places of keys, in `found`, followed by those of keys without a row."""
         cdef int64_t* rows = <int64_t*> self.found.fit(2 * n * sizeof(int64_t))
         cdef Py_ssize_t i, new = 0
         for i in range(n):
@@ -61,7 +61,7 @@ cdef class KeyedParams:
     cdef int gather(
         self, const int64_t* keys, Py_ssize_t n, int64_t now, char* out
     ) except -1 nogil:
-        """Read the parameters at n keys, brought up to date."""
+        """Read the parameters at n keys after bringing them up to date."""
         cdef const int64_t* rows = keys
         cdef Py_ssize_t i, at, new = 0
         if self.table.n_rows:
@@ -76,7 +76,7 @@ cdef class KeyedParams:
     cdef Py_ssize_t make_rows(
         self, int64_t* keys, char* values, Py_ssize_t n, int64_t now
     ) except -1 nogil:
-        """Put rows in place of ids, and leave out those that get none; how many are left."""
+        """Replace ids by rows, and leave out ids that get none; return the number of rows."""
         cdef Py_ssize_t i, left = 0
         cdef int64_t row
         if self.table.n_rows == 0:
@@ -103,17 +103,17 @@ cdef class KeyedParams:
     cdef bint apply(
         self, const int64_t* keys, const char* mean, Py_ssize_t n, int64_t now
     ) noexcept nogil:
-        """Apply a mean gradient at n keys, which are no ids, as update ``now``; is all finite?"""
+        """Apply a mean gradient at n keys, not ids, as update ``now``; True if all is finite."""
         return lazy.apply(&self.update.lazy, self.update.single, &self.held, keys, n, now, mean)
 
     cdef bint make_and_apply(
         self, int64_t* keys, char* mean, Py_ssize_t n, int64_t now
     ) except -1 nogil:
-        """The same where keys may be ids; keys and mean may be moved."""
+        """Apply a mean gradient at n keys that may be ids; keys and mean may be moved."""
         return self.apply(keys, mean, self.make_rows(keys, mean, n, now), now)
 
     cdef bint flush(self, Py_ssize_t start, Py_ssize_t stop, int64_t now) noexcept nogil:
-        """Bring elements start .. stop up to date, but for rows of a table that are not there."""
+        """Bring elements start .. stop up to date, except unused rows of a table."""
         cdef Py_ssize_t width = self.held.width
         cdef Py_ssize_t behind = min(stop // width, self.table.n_rows), last = start // width, first
         cdef bint finite = True
@@ -137,7 +137,7 @@ cdef class KeyedParams:
         return now == self.update.lazy.before + self.update.lazy.steps
 
     cdef void expire_rows(self, Py_ssize_t start, Py_ssize_t stop, int64_t now) noexcept nogil:
-        """Give up rows of elements start .. stop, whole regions, that nothing has touched."""
+        """Remove the expired rows among elements start .. stop, which are whole regions."""
         cdef Py_ssize_t first = start // self.held.width
         cdef Py_ssize_t last = min(stop // self.held.width, self.table.n_rows)
         if first < last:

@@ -1,7 +1,7 @@
-"""The loop of a replica: next batch, gradient, push, wait, pull.
+"""The loop of a replica: next batch, gradient, push, wait and pull.
 
-Owns how a batch is taken from several blocks at once. It is entered once a group of blocks; the
-interpreter is held only where a wait is longer than a second, or where what is called needs it.
+It takes a batch from several blocks at once. The loop is entered once per group of blocks. It
+acquires the interpreter only for waits of more than a second, and for calls that need it.
 """
 from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport calloc, free
@@ -26,16 +26,16 @@ ENDINGS = {**STEP_ENDINGS, BAD_LOSS: "loss"}
 
 cdef struct Part:
     const Rows* rows
-    const int64_t* order    # or NULL: from row `at` on
+    const int64_t* order  # or NULL: rows from `at` on
     Py_ssize_t at
     Py_ssize_t left
-    Py_ssize_t share        # of the batch that is made
+    Py_ssize_t share  # share of the current batch
 
 
 cdef void _share(Part* parts, Py_ssize_t n, Py_ssize_t wanted, Py_ssize_t left) noexcept nogil:
-    """Share ``wanted`` of ``left`` rows out in proportion to what is left of each part.
+    """Share ``wanted`` of ``left`` rows out in proportion to the rest of each part.
 
-    What rounding leaves over goes to the largest remainders, one row each.
+    Rows left by rounding go to the largest remainders, one each.
     """
     cdef Py_ssize_t p, best, short = wanted
     cdef int64_t largest, remainder
@@ -54,9 +54,9 @@ cdef void _share(Part* parts, Py_ssize_t n, Py_ssize_t wanted, Py_ssize_t left) 
 
 
 def shares(lefts, Py_ssize_t wanted):
-    """Numbers of the `wanted` rows from each part, in proportion to the rest of each.
+    """Return the share of each part in `wanted` rows, in proportion to its rest.
 
-    What rounding leaves over goes to the largest remainders, one row each.
+    Rows left by rounding go to the largest remainders, one each.
     """
     cdef Py_ssize_t p, n = len(lefts)
     cdef Part* parts = <Part*> calloc(max(n, 1), sizeof(Part))
@@ -73,27 +73,27 @@ def shares(lefts, Py_ssize_t wanted):
 
 
 cdef class StepLoop:
-    """Steps of epochs of one rank."""
+    """One rank's steps of an epoch."""
 
     cdef Gradient gradient
     cdef Step push
     cdef TypedOps numbers
     cdef Buffer _sum
     cdef char* grad
-    cdef Py_ssize_t summed      # elements of it
-    cdef KeyedRows keys         # None: gradients are whole vectors
+    cdef Py_ssize_t summed  # elements of the sum
+    cdef KeyedRows keys  # None: gradients are whole vectors
     cdef double[::1] rates
     cdef Py_ssize_t rows
     cdef Py_ssize_t steps
     cdef readonly Py_ssize_t step
-    cdef public Py_ssize_t until    # the step before which `run` returns
-    cdef readonly list rest         # parts of which it has then left some
-    cdef Py_ssize_t wanted      # rows that the batch still lacks
-    cdef uint64_t key           # of what is drawn by chance in this epoch
+    cdef public Py_ssize_t until  # the step before which `run` returns
+    cdef readonly list rest  # parts with rows that are left over
+    cdef Py_ssize_t wanted  # rows that the batch still lacks
+    cdef uint64_t key  # key of random draws in this epoch
     cdef readonly Py_ssize_t seen
     cdef readonly Py_ssize_t pushes
     cdef readonly Py_ssize_t skipped
-    cdef Py_ssize_t first       # the step that is taken next; rows of those before it are left out
+    cdef Py_ssize_t first  # the next step; rows of earlier ones are skipped
     cdef readonly double loss
 
     def __init__(self, Gradient gradient, Step push):
@@ -119,8 +119,8 @@ cdef class StepLoop:
     ):
         """Begin an epoch of `rows` rows, with a learning rate for each step.
 
-        What the model draws by chance follows from `key` and the step. An epoch of which some
-        steps are behind goes on at `step`, with what they had summed up to.
+        The model's random draws depend on `key` and the step. An epoch that is resumed continues at
+        `step`, with the sums of the earlier steps.
         """
         self.rows = rows
         self.key = key
@@ -142,11 +142,11 @@ cdef class StepLoop:
         return self.rows * (step + 1) // self.steps - self.rows * step // self.steps
 
     def run(self, group):
-        """Use up parts of blocks, `(block, order or None, start, stop)`.
+        """Use parts of blocks, `(block, order or None, start, stop)`.
 
-        It ends before step `until` at the latest; `rest` is what is then left of the parts.
+        It ends at step `until` at the latest; `rest` then has the unused parts.
 
-        Returns what was not finite, or that the window was stopped, or "ran".
+        Returns "ran", or the reason why it stopped.
         """
         cdef Py_ssize_t n = len(group), p
         cdef Part* parts = <Part*> calloc(max(n, 1), sizeof(Part))
@@ -177,7 +177,7 @@ cdef class StepLoop:
             with nogil:
                 status = self._run(parts, n)
             self.gradient.reraise()
-            self.rest = []  # what is used up must not stay in memory
+            self.rest = []  # used parts must not stay in memory
             if self.until <= self.step < self.steps:
                 self.rest = [
                     (block, order, parts[p].at, parts[p].at + parts[p].left)
@@ -197,7 +197,7 @@ cdef class StepLoop:
         return self._lengthen(0)
 
     cdef int _lengthen(self, Py_ssize_t size) except -1 nogil:
-        """Have so many elements in the sum; the new ones are zero."""
+        """Extend the sum to `size` elements; new ones are zero."""
         cdef Py_ssize_t itemsize = self.numbers.itemsize
         self.grad = self._sum.fit(size * itemsize)
         memset(self.grad + self.summed * itemsize, 0, (size - self.summed) * itemsize)
@@ -205,7 +205,7 @@ cdef class StepLoop:
         return 0
 
     cdef int _add_by_keys(self, Part* parts, Py_ssize_t n) except -1 nogil:
-        """Add the gradient of the parts' shares at the keys that they touch."""
+        """Add the gradient of the parts' shares, by the keys that they touch."""
         cdef Py_ssize_t p
         cdef int status
         self.keys.begin_rows()
@@ -228,7 +228,7 @@ cdef class StepLoop:
         return RAN
 
     cdef void _skip(self, Py_ssize_t steps) noexcept nogil:
-        """Leave out steps that others have taken meanwhile."""
+        """Skip steps that other ranks have completed."""
         cdef Py_ssize_t step
         self.first = min(self.step + steps, self.steps)
         for step in range(self.step, self.first):
@@ -242,7 +242,7 @@ cdef class StepLoop:
         return 0 if self.step < self.first else self._forget()
 
     cdef void _pass(self, Part* parts, Py_ssize_t n) noexcept nogil:
-        """Go on behind the parts' shares."""
+        """Advance the parts by their shares."""
         cdef Py_ssize_t p
         for p in range(n):
             parts[p].at += parts[p].share

@@ -1,6 +1,6 @@
-"""Users' Python code, as the loops call it: a model's gradient.
+"""Calls of users' Python code from the loops: a model's gradient.
 
-Owns how rows reach a model in Python, and how what it raises reaches the interpreter again.
+This module passes rows to a model in Python, and its exceptions to the interpreter.
 """
 from libc.math cimport NAN
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
@@ -13,7 +13,7 @@ from dps._runtime.updates cimport view
 
 
 cdef class PythonGradient(Gradient):
-    """The gradient of a model written in Python, which is given `most` rows at a time, or all."""
+    """The gradient of a model in Python, which gets `most` rows at a time, or all."""
 
     cdef object model
     cdef object dtype
@@ -21,10 +21,10 @@ cdef class PythonGradient(Gradient):
     cdef object rng
     cdef bint begun
     cdef uint64_t key
-    cdef list parts             # of a model that takes whole batches: those of this one
+    cdef list parts  # parts of this batch, for a model that takes whole batches
     cdef object point
     cdef object target
-    cdef const char* point_at   # where the arrays above are
+    cdef const char* point_at  # address of the arrays above
     cdef char* target_at
 
     def __init__(self, model, Py_ssize_t most):
@@ -76,7 +76,7 @@ cdef class PythonGradient(Gradient):
                 return NAN
 
     cdef double _finish(self, char* params, char* out) except *:
-        """Have the model see the parts of a batch as one."""
+        """Call the model with all parts of a batch."""
         parts, self.parts = self.parts, []
         if not parts or self.failed:
             return NAN if self.failed else 0
@@ -85,7 +85,7 @@ cdef class PythonGradient(Gradient):
         else:
             taken, targets, weights = zip(*parts)
             X, y, weight = self.model.join(taken), np.concatenate(targets), None
-            if weights[0] is not None:  # those of all rows are, or none
+            if weights[0] is not None:  # all parts have weights, or none
                 weight = np.concatenate(weights)
         return self._gradient(X, y, weight, params, out)
 
@@ -94,12 +94,12 @@ cdef class PythonGradient(Gradient):
     ):
         if order is NULL:
             return (<object> rows.block).segment(start, start + m, None)
-        picks = np.empty(m, np.int64)  # which the model may keep
+        picks = np.empty(m, np.int64)  # the model may keep it
         memcpy(<void*> <uintptr_t> picks.ctypes.data, order + start, m * sizeof(int64_t))
         return (<object> rows.block).segment(0, m, picks)
 
     cdef double _gradient(self, X, y, weight, char* params, char* out) except *:
-        # The same arrays where memory is the same: a model may keep what it has made of them.
+        # The same arrays for the same memory: a model may cache values that it derives from them.
         if self.point is None or self.point_at != params:
             self.point, self.point_at = view(params, self.dtype, self.size, self.owner), params
             self.point.flags.writeable = False

@@ -9,17 +9,17 @@ from dps._runtime.channel.host_sum cimport HostReducer
 from dps._runtime.wire.message cimport Request
 
 
-# The shard that has a key of the whole vector.
+# The shards' ranges of keys of the whole vector.
 cdef struct KeyMap:
-    Py_ssize_t width            # elements that a key stands for
-    int64_t table_rows          # of the table whose ids keys below 0 are
-    const int64_t* starts       # of each shard's keys, ascending
+    Py_ssize_t width  # elements per key
+    int64_t table_rows  # rows of the table for ids, which are keys below 0
+    const int64_t* starts  # first key of each shard, ascending
 
-# The position of the rank.
+# The rank's position in an epoch.
 cdef struct Way:
     int64_t epoch
-    int64_t last                # step of the epoch
-    Py_ssize_t missed           # steps that others have taken meanwhile
+    int64_t last  # steps of the epoch
+    Py_ssize_t missed  # steps that other ranks have completed meanwhile
 
 
 cdef class Step:
@@ -29,21 +29,21 @@ cdef class Step:
     cdef readonly int rank
     cdef readonly int n_shards
     cdef readonly Activity activity
-    cdef public int coding              # of whole vectors on their way to other hosts: a `Coding`
-    cdef readonly bint ahead            # whether a push may be under way while its rank computes
+    cdef public int coding  # `Coding` of whole vectors on their way to other hosts
+    cdef readonly bint ahead  # whether a push may be in progress while its rank computes
     cdef TypedOps numbers
     cdef list _refs                     # keeps channels and memory alive
     cdef void** _channels
-    cdef HostReducer host                   # where ranks of a host sum first; None: nowhere
-    cdef char* params                   # (size,), what the next gradient is taken at
-    cdef char* at_keys                  # the same by keys, side by side
+    cdef HostReducer host  # where ranks of a host sum first; None: nowhere
+    cdef char* params  # (size,) parameters for the next gradient
+    cdef char* at_keys  # parameters by keys, side by side
     cdef Buffer _at_keys
-    cdef char* total                    # (size,), what a mean or a broadcast makes
-    cdef readonly KeyedRows keys        # what the batch touches; None: pushes are whole vectors
+    cdef char* total  # (size,) result of a mean or a broadcast
+    cdef readonly KeyedRows keys  # keys that the batch touches; None: pushes are whole vectors
     cdef KeyMap key_map
     cdef object rates
     cdef Way way
-    cdef double notes[8]                # that have come along
+    cdef double notes[8]  # notes that came with the answer
 
     cdef char* keep(self, array) except? NULL
     cdef Request* request(self, int number, int64_t op) noexcept nogil

@@ -1,4 +1,4 @@
-"""A rank's steps over all of its shards: push, pull, mean, broadcast.
+"""A rank's steps over all of its shards: push, pull, mean and broadcast.
 
 Owns the order in which a rank asks its shards: it begins at all of them, so that all messages are
 on their way at once, and then takes what comes of it, shard by shard. Any mixture of channels will
@@ -27,7 +27,7 @@ from dps._runtime.wire.message cimport (
     Request, STOPPED
 )
 
-#: Keys where they are ids.
+#: Number of keys if these are ids.
 cdef Py_ssize_t MANY = <Py_ssize_t> 1 << 62
 
 #: Endings of a call, for the interpreter.
@@ -51,7 +51,7 @@ cdef class Step:
         HostReducer host=None,
     ):
         cdef int number
-        free(self._channels)  # of an earlier call
+        free(self._channels)  # from an earlier call
         self.rank = rank
         self.n_shards = len(channels)
         self._channels = <void**> calloc(max(self.n_shards, 1), sizeof(void*))
@@ -95,7 +95,7 @@ cdef class Step:
         return 0.0, 0.0
 
     def plan_steps(self, steps):
-        """Begin an epoch of so many steps."""
+        """Begin an epoch with a number of steps."""
         self.way.last = self.sequence + steps
 
     def dropped_rows(self):
@@ -103,7 +103,7 @@ cdef class Step:
         return 0, 0
 
     def begin_epoch(self, epoch):
-        """Begin an epoch of the fit, where steps go by keys."""
+        """Begin an epoch of the fit for steps by keys."""
         self.way.epoch = epoch
 
     def heartbeat(self):
@@ -116,7 +116,7 @@ cdef class Step:
                 self.host.heartbeat()
 
     def finish_steps(self):
-        """No steps follow in this epoch; the clock at its end, 0 where ranks have none."""
+        """End the steps of this epoch; return the clock at its end, 0 if ranks have none."""
         return 0
 
     @property
@@ -129,7 +129,7 @@ cdef class Step:
         return float("nan")
 
     def push_gradient(self, grad, int64_t rows, double rate):
-        """Hand over a gradient sum; how it ended."""
+        """Push a gradient sum; return how it ended."""
         cdef const char* given = self._vector(grad)
         cdef int status
         with nogil:
@@ -138,25 +138,25 @@ cdef class Step:
 
     @property
     def busy(self):
-        """True while a push is under way."""
+        """True while a push is in progress."""
         return False
 
     def wait_for_answers(self):
-        """Collect the answers of a push that is under way."""
+        """Collect the answers of a push in progress."""
         cdef int status
         with nogil:
             status = self.collect()
         return ENDINGS[status]
 
     def pull(self):
-        """Take the parameters as they are."""
+        """Read the current parameters."""
         cdef int status
         with nogil:
             status = self._ask(PULL, self.params)
         return ENDINGS[status]
 
     def pull_touched(self):
-        """Take the parameters at `keys` into `touched`."""
+        """Read the parameters at `keys` into `touched`."""
         cdef int status
         with nogil:
             status = self.pull_keys()
@@ -164,12 +164,12 @@ cdef class Step:
 
     @property
     def touched(self):
-        """The parameters that the last pull by keys has brought, a copy."""
+        """A copy of the parameters from the last pull by keys."""
         cdef Py_ssize_t n = self.keys.keys.count * self.key_map.width * self.numbers.itemsize
         return np.frombuffer(self.at_keys[:n], "float32" if self.numbers.single else "float64")
 
     def reduce_mean(self, values, int64_t rows, notes):
-        """The mean over all ranks; how it ended and the sums of the notes."""
+        """Compute the mean over all ranks; return the ending and the sums of the notes."""
         cdef const char* given = self._vector(values)
         cdef double sent[NOTES]
         cdef int status, i
@@ -179,7 +179,7 @@ cdef class Step:
         return ENDINGS[status], np.array([self.notes[i] for i in range(len(notes))])
 
     def broadcast_values(self, values, notes):
-        """Rank 0's vector for all ranks; how it ended and its notes."""
+        """Broadcast rank 0's vector; return the ending and its notes."""
         cdef const char* given = self._vector(values) if self.rank == 0 else NULL
         cdef double sent[NOTES]
         cdef int status, i
@@ -194,7 +194,7 @@ cdef class Step:
         )
 
     cdef Request* request(self, int number, int64_t op) noexcept nogil:
-        """The request to a shard, to be filled in."""
+        """Return the request to a shard, to be filled in."""
         cdef Request* request = &(<ShardChannel> self._channels[number]).request
         request.op = op
         request.sequence = self.sequence
@@ -204,14 +204,14 @@ cdef class Step:
         request.coding = self.coding if op == PUSH else FULL
         request.last = self.sequence == self.way.last
         if op == PUSH_KEYS and (self.host is not None or self.keys.keys.count == 0):
-            # Others than it has pulled.
+            # Other keys than the last ones.
             request.n_keys = (<ShardChannel> self._channels[number]).picks.n
         return request
 
     cdef int _exchange(
         self, int64_t op, const char* given, int64_t rows, double rate, char* taken
     ) except -1 nogil:
-        """Give all shards something, and take what comes of it."""
+        """Send something to all shards, and take their answers."""
         if self.host is None:
             return self._exchange_with_all(op, given, rows, rate, taken)
         return self._exchange_by_host(op, given, rows, rate, taken)
@@ -219,7 +219,7 @@ cdef class Step:
     cdef int _exchange_by_host(
         self, int64_t op, const char* given, int64_t rows, double rate, char* taken
     ) except -1 nogil:
-        """The same for all ranks of this host at once: the leader asks, all have the answer."""
+        """Do so for all ranks of this host at once: the leader asks, and all get the answer."""
         cdef Request* request = &(<ShardChannel> self._channels[0]).request
         cdef double* notes = (<ShardChannel> self._channels[0]).answer.notes
         cdef int number, i
@@ -245,7 +245,8 @@ cdef class Step:
             self.host.publish(status, notes)
         else:
             status = self.host.await_answer(notes)
-            for number in range(self.n_shards):  # the rank sends them nothing else in this step
+            # The rank sends nothing else to the shards in this step.
+            for number in range(self.n_shards):
                 if (<ShardChannel> self._channels[number]).far:
                     (<StreamChannel> self._channels[number]).heartbeat()
         if status == RAN and op == PUSH_KEYS:
@@ -279,7 +280,7 @@ cdef class Step:
         return RAN
 
     cdef int _ask(self, int64_t op, char* taken) except -1 nogil:
-        """The same for what changes nothing."""
+        """Send a request that changes nothing to all shards, and take their answers."""
         cdef int number, status = self.collect()
         if status != RAN:
             return status
@@ -299,16 +300,16 @@ cdef class Step:
         return RAN
 
     cdef int collect(self) except -1 nogil:
-        """Wait for the answers of a push that is under way."""
+        """Wait for the answers of a push in progress."""
         return RAN
 
     cdef int push(self, const char* grad, int64_t rows, double rate) except -1 nogil:
-        """Hand over a gradient sum over some rows; the parameters that follow are in `params`."""
+        """Push a gradient sum over some rows; `params` then has the next parameters."""
         cdef int64_t op = PUSH if self.keys is None else PUSH_KEYS
         cdef int status
         self.sequence += 1
         if self.keys is not None and self.keys.keys.count == 0:
-            self._split(self.keys.keys.list, 0)  # what has been pulled last is of other rows
+            self._split(self.keys.keys.list, 0)  # the last pull was for other rows
         if self.host is None:
             status = self._exchange_with_all(op, grad, rows, rate, self._taken())
         else:
@@ -316,15 +317,15 @@ cdef class Step:
         return self.pushed(rate) if status == RAN else status
 
     cdef char* _taken(self) noexcept nogil:
-        """Place for the answer to a push."""
+        """Return the place for the answer to a push."""
         return self.params
 
     cdef int pushed(self, double rate) except -1 nogil:
-        """Use what has come of a push."""
+        """Use the answer to a push."""
         return RAN
 
     cdef int pull_keys(self) except -1 nogil:
-        """Put the parameters that the batch touches into `at_keys`."""
+        """Read the parameters that the batch touches into `at_keys`."""
         self._make_room()
         self._split(self.keys.keys.list, self.keys.keys.count)
         return self._ask(PULL_KEYS, self.at_keys)
@@ -335,7 +336,7 @@ cdef class Step:
         return 0
 
     cdef int _split(self, int64_t* keys, Py_ssize_t n) except -1 nogil:
-        """Give each shard its part of n keys."""
+        """Split n keys over the shards."""
         cdef Picks* picks
         cdef Py_ssize_t i, low, high, middle
         cdef int64_t key
@@ -348,7 +349,7 @@ cdef class Step:
         for i in range(n):
             key = keys[i] if keys[i] >= 0 else dps_owner(-1 - keys[i], self.key_map.table_rows)
             low, high = 0, self.n_shards - 1
-            while low < high:  # the last shard that begins at the key or before
+            while low < high:  # finds the last shard whose first key is not above the key
                 middle = (low + high + 1) // 2
                 if self.key_map.starts[middle] <= key:
                     low = middle
@@ -363,11 +364,11 @@ cdef class Step:
         return 0
 
     cdef int mean(self, const char* given, int64_t rows, const double* notes) except -1 nogil:
-        """The sum of all ranks' vectors over the sum of their rows, into `total`."""
+        """Compute the sum of all ranks' vectors over the sum of their rows, in `total`."""
         return self._collective(MEAN, given, rows, notes)
 
     cdef int broadcast(self, const char* given, const double* notes) except -1 nogil:
-        """Rank 0's vector and notes, into `total`."""
+        """Broadcast rank 0's vector and notes, in `total`."""
         return self._collective(BROADCAST, given, 0, notes)
 
     cdef int _collective(

@@ -4,7 +4,7 @@ from dps._kernels.optimizers cimport UpdateSpec
 
 
 cdef class BoundUpdate:
-    cdef readonly Py_ssize_t most   # elements at a time
+    cdef readonly Py_ssize_t most  # elements at a time
 
     cdef int apply(
         self, char* params, const char* mean, char* state, Py_ssize_t stride, Py_ssize_t start,
@@ -19,13 +19,13 @@ cdef class NativeUpdate(BoundUpdate):
     cdef double l2
     cdef bint single
     cdef Py_ssize_t count
-    cdef const int64_t* runs        # (count, 3): first, last, kind
+    cdef const int64_t* runs  # (count, 3) first, end and kind
     cdef object _runs
 
 
 cdef class PythonUpdate(BoundUpdate):
     cdef object update
-    cdef object owner           # of the memory that the optimizer is shown
+    cdef object owner  # owner of the memory that the optimizer gets
     cdef object dtype
     cdef Py_ssize_t size
     cdef Py_ssize_t state_rows

@@ -1,6 +1,6 @@
-"""An optimizer with its penalty, as steps apply it: a kernel, or what a user wrote in Python.
+"""An optimizer with its penalty as steps apply it: a kernel, or a user's Python code.
 
-Owns how runs of equally penalised coordinates are laid over a part of a vector.
+It maps runs of equally penalised coordinates to a part of a vector.
 """
 from cpython.buffer cimport PyBuffer_FillInfo
 from cython cimport floating
@@ -15,7 +15,7 @@ from dps._kernels.reduce cimport BLOCK
 
 
 def bind(how, dtype, Py_ssize_t size, owner):
-    """Bind an `Update` to vectors of a dtype and size, which lie in memory of an owner."""
+    """Bind an `Update` to vectors of a dtype and size in memory of an owner."""
     if how.optimizer.native is None:
         return PythonUpdate(how, dtype, size, owner)
     return NativeUpdate(how, dtype == "float32")
@@ -28,7 +28,7 @@ cdef class BoundUpdate:
         self, char* params, const char* mean, char* state, Py_ssize_t stride, Py_ssize_t start,
         Py_ssize_t stop, int64_t step, double rate,
     ) except -1 nogil:
-        """Update params[start:stop] by mean[:stop - start]; whether all are finite.
+        """Update params[start:stop] by mean[:stop - start]; True if all are finite.
 
         Rows of ``state`` are ``stride`` apart, as long as ``params``.
         """
@@ -58,7 +58,7 @@ cdef bint _apply(
 
 
 cdef class NativeUpdate(BoundUpdate):
-    """A kernel."""
+    """An update by a kernel."""
 
     def __init__(self, how, bint single):
         self.spec = (<UpdateKernel?> how.optimizer.native).spec
@@ -116,7 +116,7 @@ cdef class PythonUpdate(BoundUpdate):
 
 
 cdef class Memory:
-    """Bytes that lie somewhere, and what keeps them there."""
+    """Bytes in some memory, and the object that keeps it alive."""
 
     cdef char* at
     cdef Py_ssize_t nbytes
@@ -127,7 +127,7 @@ cdef class Memory:
 
 
 cdef object view(char* at, dtype, Py_ssize_t n, owner):
-    """Elements that lie in memory of an owner, which lives as long as the array does."""
+    """Return an array on memory of an owner, which lives as long as the array."""
     cdef Memory memory = Memory.__new__(Memory)
     if n == 0:
         return np.empty(0, dtype)

@@ -5,7 +5,8 @@ protocol). What a thread does is native (``wire/service.pyx``): it takes the ste
 would take, or reads and writes parts of tensors.
 
 A connection is never read again after a message was interrupted, since the position in it is lost.
-The threads end when the shard goes away, even if no process has closed it because its client has died.
+The threads end when the shard goes away, even if no process has closed it because its client has
+died.
 """
 
 from __future__ import annotations

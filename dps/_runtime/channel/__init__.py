@@ -1,1 +1,1 @@
-"""Channels: a rank's way to a shard."""
+"""Channels: a rank's access to a shard during steps."""

@@ -4,10 +4,10 @@ from dps._kernels.buffer cimport Buffer
 from dps._kernels.typed_ops cimport TypedOps
 from dps._runtime.wire.message cimport Answer, Request
 
-# Keys in a shard's own numbers, and where their values are among those of all shards.
+# Keys in a shard's own numbers, and the places of their values among those of all shards.
 cdef struct Picks:
     int64_t* keys
-    int64_t* at         # NULL: they are all
+    int64_t* at  # NULL: the places are 0, 1, 2, ...
     Py_ssize_t n
 
 # A sparse mean, in parts.
@@ -22,7 +22,7 @@ cdef class ErrorFeedback:
     cdef TypedOps numbers
     cdef Py_ssize_t size
     cdef Buffer narrowed
-    cdef Buffer left                # by rounding, of each element
+    cdef Buffer left  # rounding error of each element
 
     cdef const char* narrow(
         self, const char* x, Py_ssize_t first, Py_ssize_t n, bint last
@@ -36,17 +36,17 @@ cdef class ShardChannel:
     cdef Request request
     cdef Answer answer
     cdef Picks picks
-    cdef Sparse mean                # of updates by keys that each rank applies
-    cdef readonly Py_ssize_t key_width  # elements that a key stands for; 0: all go together
+    cdef Sparse mean  # of updates by keys that each rank applies
+    cdef readonly Py_ssize_t key_width  # elements per key; 0: whole vectors only
     cdef Py_ssize_t n_keys
-    cdef Py_ssize_t key_bytes       # of its elements
-    cdef Buffer values                # of the picks, side by side
+    cdef Py_ssize_t key_bytes  # bytes of the elements of a key
+    cdef Buffer values  # values of the picks, side by side
     cdef Buffer pick_keys
     cdef Buffer pick_at
-    cdef readonly Py_ssize_t first  # where its elements begin in the whole vector
+    cdef readonly Py_ssize_t first  # the first of its elements in the whole vector
     cdef readonly int64_t first_key
     cdef readonly bint far
-    cdef list _arrays               # keeps the memory alive
+    cdef list _arrays  # keeps the memory alive
 
     cdef char* keep(self, array) except? NULL
     cdef void pick_all(self, int64_t* keys, Py_ssize_t n) noexcept nogil

@@ -1,8 +1,8 @@
 """A rank's channel to one shard: what a step does there, in mapped memory or over a wire.
 
-A step has two halves. ``begin`` hands over what the rank gives, ``finish`` waits and takes what
-comes of it; between them a rank begins at its other shards. The same two halves run at the shard on
-behalf of a rank that is far (service.pyx), where what is given lies in the rank's slot already.
+A step has two halves. ``begin`` hands over the rank's values, ``finish`` waits and takes the
+answer; in between a rank begins at its other shards. For a remote rank a thread at the shard runs
+the same two halves (service.pyx), with the values in the rank's slot already.
 
     mapped.pyx      in mapped memory: the order in which words are written
     host_sum.pyx    sums of the ranks of a host, before one of them sends
@@ -19,7 +19,8 @@ from dps._runtime.wire.message cimport STOPPED
 
 
 cdef class ErrorFeedback:
-    """Vectors as bfloat16, each with the rounding error of the one before (Seide et al., 2014)."""
+    """Vectors as bfloat16, each with the rounding error of the previous one (Seide et al., 2014).
+    """
 
     def __init__(self, bint single, Py_ssize_t size):
         self.numbers, self.size = typed_ops(single), size
@@ -28,7 +29,7 @@ cdef class ErrorFeedback:
     cdef const char* narrow(
         self, const char* x, Py_ssize_t first, Py_ssize_t n, bint last
     ) except NULL nogil:
-        """The n elements of x from the `first` one on; the `last` vector forgets its error."""
+        """Return the n elements of x from `first` on; the `last` vector forgets its error."""
         cdef Py_ssize_t itemsize = self.numbers.itemsize, nbytes = self.size * itemsize
         cdef uint16_t* out = <uint16_t*> self.narrowed.fit(n * sizeof(uint16_t))
         if self.left is None:
@@ -67,47 +68,47 @@ cdef class ShardChannel:
         self.values, self.pick_keys, self.pick_at = Buffer(), Buffer(), Buffer()
 
     cdef char* keep(self, array) except? NULL:
-        """Keep an array alive; where it begins."""
+        """Keep an array alive; return its address."""
         self._arrays.append(array)
         return <char*> <uintptr_t> array.ctypes.data
 
     cdef void pick_all(self, int64_t* keys, Py_ssize_t n) noexcept nogil:
-        """The shard has all of these keys, under the same numbers."""
+        """Note that the shard has all of these keys, with the same numbers."""
         self.picks.keys, self.picks.at, self.picks.n = keys, NULL, n
 
     cdef int pick_none(self, Py_ssize_t most) except -1 nogil:
-        """The shard has none of so many keys, up to now."""
+        """Note that the shard has none of the keys, so far; there are at most `most`."""
         self.picks.keys = <int64_t*> self.pick_keys.fit(most * sizeof(int64_t))
         self.picks.at = <int64_t*> self.pick_at.fit(most * sizeof(int64_t))
         self.picks.n = 0
         return 0
 
     cdef int begin(self, const char* given) except -1 nogil:
-        """Hand over what `request` says and the shard's part of a whole vector."""
+        """Hand over the request and the shard's part of a whole vector."""
         return STOPPED
 
     cdef int finish(self, char* taken) except -1 nogil:
-        """Wait, and put what comes of it into a whole vector, and into `answer`."""
+        """Wait, and write the answer to a whole vector and to `answer`."""
         return STOPPED
 
     cdef int heartbeat(self) except -1 nogil:
-        """Show that the rank makes progress, where it pushes nothing."""
+        """Send a heartbeat while the rank pushes nothing."""
         return 0
 
     cdef int put(
         self, int place, const char* values, Py_ssize_t nbytes, int64_t rows, int64_t sequence
     ) except -1 nogil:
-        """Put a message of a ring into its place in the shard's window, and say so."""
+        """Put a message of a ring into the shard's window, and announce it."""
         return STOPPED
 
     cdef void _place(self, const char* part, char* whole) noexcept nogil:
-        """Copy the shard's part into the whole vector, unless it lies there."""
+        """Copy the shard's part into the whole vector, unless it is there already."""
         cdef Py_ssize_t itemsize = self.numbers.itemsize
         if part != whole:
             memcpy(whole + self.first * itemsize, part, self.size * itemsize)
 
     cdef void _globalise(self, int64_t* keys, Py_ssize_t n) noexcept nogil:
-        """Make the whole vector's keys of the shard's."""
+        """Convert the shard's keys to keys of the whole vector."""
         cdef Py_ssize_t i
         for i in range(n):
             keys[i] += self.first_key

@@ -6,7 +6,7 @@ from dps._runtime.channel.mapped cimport MappedChannel
 
 cdef class HostReducer(MappedChannel):
     cdef readonly bint leads
-    cdef char* answered             # notes and status of the leader's answer
+    cdef char* answered  # notes and status of the leader's answer
     cdef Py_ssize_t answer_stride
 
     cdef int sum_up(

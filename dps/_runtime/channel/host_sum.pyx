@@ -1,4 +1,4 @@
-"""Sums of the ranks of a host, in a window of theirs, before one of them sends."""
+"""Sums of a host's ranks in their own window, before one of them sends the sum."""
 from libc.stdint cimport int64_t
 from libc.string cimport memcpy, memmove
 
@@ -38,9 +38,9 @@ cdef class HostReducer(MappedChannel):
     cdef int sum_up(
         self, int64_t op, const char* given, int64_t rows, const double* notes, int64_t sequence
     ) except -1 nogil:
-        """Sum what the host's ranks give: TOTAL, `rows` and the answer's notes.
+        """Sum the vectors of the host's ranks into TOTAL, with `rows` and the answer's notes.
 
-        By keys, what `picks` says of it: the leader has the sums in `mean`.
+        By keys `picks` selects, and the leader has the sums in `mean`.
         """
         cdef int i, status
         self.request.op = op if op == BROADCAST or op == PUSH_KEYS else MEAN
@@ -85,7 +85,7 @@ cdef class HostReducer(MappedChannel):
         return RAN
 
     cdef void take_means(self, int number, ShardChannel channel) noexcept nogil:
-        """Lay out the means that a shard has answered with behind those of the shards before."""
+        """Append the means of a shard's answer to those of earlier shards."""
         cdef Py_ssize_t each = self.key_bytes, part, count
         cdef Py_ssize_t n = self.key_slots.total_counts[0] if number else 0
         cdef int64_t* keys = self.key_slots.total_keys
@@ -98,7 +98,7 @@ cdef class HostReducer(MappedChannel):
         self.key_slots.total_counts[0] = n
 
     cdef int publish(self, int status, const double* notes) noexcept nogil:
-        """Let the others have the leader's answer."""
+        """Publish the leader's answer."""
         cdef double* answer = <double*> (
             self.answered + (self.request.sequence % 2) * self.answer_stride
         )
@@ -108,7 +108,7 @@ cdef class HostReducer(MappedChannel):
         return status
 
     cdef int await_answer(self, double* notes) except -1 nogil:
-        """Wait for the leader's answer; its notes."""
+        """Wait for the leader's answer and return its notes."""
         cdef double* answer = <double*> (
             self.answered + (self.request.sequence % 2) * self.answer_stride
         )

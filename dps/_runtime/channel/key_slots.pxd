@@ -8,10 +8,10 @@ from dps._runtime.channel.base cimport Picks
 
 cdef class KeySlots:
     cdef TypedOps numbers
-    cdef int n_cuts                 # slices that a slot's keys are cut into
-    cdef Py_ssize_t width           # elements that a key stands for
-    cdef Py_ssize_t slice_keys      # of a slice
-    cdef int64_t* keys              # of all slots
+    cdef int n_cuts  # slices into which a slot's keys are cut
+    cdef Py_ssize_t width  # elements per key
+    cdef Py_ssize_t slice_keys  # keys per slice
+    cdef int64_t* keys  # keys of all slots
     cdef Py_ssize_t stride
     cdef int64_t* counts            # (n_slots, n_cuts)
     cdef int64_t* total_keys

@@ -1,7 +1,7 @@
-"""Gradients by keys: of each slot its keys, cut by the slices of all ranks, and sums of slots.
+"""Gradients by keys: each slot's keys, cut by the ranks' slices, and sums over slots.
 
-A slot's values lie in the window's slots, in the order of its keys. Each rank merges what falls
-into its own slice. The order in which ranks write is the channel's (mapped.pyx).
+A slot's values are in the window's slots, in the order of its keys. Each rank merges the part in
+its own slice. The channel defines the order in which ranks write (mapped.pyx).
 """
 from libc.stdint cimport int64_t, uintptr_t
 from libc.string cimport memcpy
@@ -31,21 +31,21 @@ cdef class KeySlots:
         self.merged, self.sums = KeyList(window.store.n_keys), Buffer()
 
     cdef int64_t* of_slot(self, int slot) noexcept nogil:
-        """The keys of a slot."""
+        """Return the keys of a slot."""
         return self.keys + slot * self.stride
 
     cdef bint fill(
         self, int slot, const Picks* picks, const char* values, int n_cuts, char* at,
         Py_ssize_t n_homes,
     ) noexcept nogil:
-        """Put keys and their values in a slot, cut by slices; is all finite?"""
+        """Put keys and their values in a slot, cut by slices; True if all values are finite."""
         return self.numbers.deliver(
             picks.keys, picks.n, values, self.slice_keys, n_cuts, self.of_slot(slot), at,
             self.counts + slot * self.n_cuts, self.width, n_homes,
         )
 
     cdef void copy(self, int to, int slot, Py_ssize_t n) noexcept nogil:
-        """Copy the n keys of a slot that has one slice to another slot."""
+        """Copy the n keys of a slot with one slice to another slot."""
         self.counts[to * self.n_cuts] = self.counts[slot * self.n_cuts]
         memcpy(self.of_slot(to), self.of_slot(slot), n * sizeof(int64_t))
 
@@ -53,7 +53,7 @@ cdef class KeySlots:
         self, const char* slots, Py_ssize_t slot_stride, const int64_t* rows, int n_slots,
         int place, double divisor,
     ) except -1 nogil:
-        """Sum what slots with rows have in a slice; how many keys there are."""
+        """Sum one slice of the slots with rows; return the number of keys."""
         cdef Py_ssize_t most = 0
         cdef int slot
         for slot in range(n_slots):

@@ -7,37 +7,37 @@ from dps._runtime.keyed cimport KeyedParams
 from dps._runtime.updates cimport BoundUpdate
 from dps._runtime.shared.words cimport Words
 
-# The payload of ranks.
+# The payloads of ranks.
 cdef struct Slots:
-    char* at            # of all ranks that fill one
+    char* at  # the slots of all ranks that fill one
     Py_ssize_t stride   # in elements
-    int n               # how many these are
-    int own             # this rank's number among them; -1: another of its host fills one for it
-    const int64_t* ranks    # (n,) their ranks
-    Py_ssize_t[2] room  # bytes of the rank's slot, and of its late one, that are there
-    int64_t* rows       # behind each
-    int64_t all_rows    # behind what has been summed
+    int n  # number of slots
+    int own  # this rank's slot; -1: another rank of its host fills one for it
+    const int64_t* ranks  # (n,) ranks of the slots
+    Py_ssize_t[2] room  # allocated bytes of the rank's slot, and of its late one
+    int64_t* rows  # rows of each
+    int64_t all_rows  # rows of the sum
 
-# Vectors that lie somewhere.
+# Vectors in some memory.
 cdef struct Payload:
-    const char* given   # the gradient, until the step is finished; NULL: it has been received
+    const char* given  # the gradient until the step is finished; NULL: it has been received
     const char* result  # the payload of the answer
 
-# The elements that this rank works on for all.
+# The elements that this rank reduces for all.
 cdef struct Slice:
-    int place           # which of the slices it is; -1: none
-    int n               # how many there are
+    int place  # number of the slice; -1: none
+    int n  # number of slices
     Py_ssize_t start
     Py_ssize_t stop
 
 # Messages of a ring.
 cdef struct Ring:
     char* at
-    Py_ssize_t stride   # in bytes
+    Py_ssize_t stride  # bytes from one to the next
     Py_ssize_t places
     int64_t* rows
 
-# Elements that are worked on at a time.
+# Elements that are processed at a time.
 cdef struct Scratch:
     char* at
     Py_ssize_t n
@@ -46,14 +46,14 @@ cdef struct Scratch:
 cdef class MappedChannel(ShardChannel):
     cdef object window
     cdef int rank
-    cdef int shard              # its row of the account
+    cdef int shard  # its row of the account
     cdef Words words
-    cdef Words store_words      # the words of the shard's store
+    cdef Words store_words  # the words of the shard's store
     cdef char* params
-    cdef char* state            # rows of `size`
+    cdef char* state  # rows of `size` elements
     cdef Slots slots
     cdef Slice slice
-    cdef bint one_applies       # the rank that comes last works for all: `slice` is the whole
+    cdef bint one_applies  # the rank that arrives last works for all: `slice` is the whole
     cdef Ring ring
     cdef Scratch scratch
     cdef char* total
@@ -61,10 +61,10 @@ cdef class MappedChannel(ShardChannel):
     cdef BoundUpdate update
     cdef Payload payload
     cdef double tick
-    cdef object slow_wait       # called where a wait is long
+    cdef object slow_wait  # called during long waits
     cdef Activity activity
-    cdef KeyedParams keyed      # None where replicas hold the parameters
-    cdef KeySlots key_slots     # None where nothing goes by keys
+    cdef KeyedParams keyed  # None if replicas hold the parameters
+    cdef KeySlots key_slots  # None if no step goes by keys
 
     cdef char* own_slot(self) noexcept nogil
     cdef int wait(self, int field, int word, int64_t value) except -1 nogil

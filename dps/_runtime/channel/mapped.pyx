@@ -1,7 +1,7 @@
 """A window that a rank has mapped: whole vectors, or values at keys.
 
-Owns the order in which the words of a window are written while ranks hand gradients over; which
-rank waits for which in a push is its mode's.
+This module defines the order in which ranks write the words of a window while they hand over
+gradients; the mode defines which rank waits for which.
 
 Exchange. A rank fills its slot, writes ROWS and its ARRIVED, and counts itself in COUNT. The rank
 that completes the count sets it back to 0; then no slot changes until DONE.
@@ -144,7 +144,7 @@ cdef class MappedChannel(ShardChannel):
         return self._finish_broadcast(taken)
 
     cdef bint by_keys(self) noexcept nogil:
-        """True if the request moves values at keys rather than a whole vector."""
+        """True if the request has values at keys and not a whole vector."""
         return self.request.op == PUSH_KEYS or self.request.op == PULL_KEYS
 
     cdef int put(
@@ -160,15 +160,15 @@ cdef class MappedChannel(ShardChannel):
         return 0
 
     cdef int has_come(self, int place, int64_t rows, int64_t sequence) noexcept nogil:
-        """A message of a ring lies in its place."""
+        """Note that a message of a ring has arrived in its place."""
         self.ring.rows[place] = rows
         rank_store(&self.words, self.rank, R_RING, sequence)
         return RAN
 
     cdef int give(self, const char* part, char* taken) noexcept nogil:
-        """Put a vector where it is wanted: in the whole one, or on a wire.
+        """Copy a vector to the whole one, or send it on a wire.
 
-        What goes by keys is asked for with the next batch's keys.
+        Values by keys are requested with the next batch's keys.
         """
         if self.by_keys():
             return self.answer_with(NULL, 0)
@@ -178,15 +178,15 @@ cdef class MappedChannel(ShardChannel):
         return RAN
 
     cdef int answer_with(self, const char* result, Py_ssize_t n) noexcept nogil:
-        """The answer's payload is n bytes that lie somewhere."""
+        """Set the answer's payload to n bytes in some memory."""
         self.payload.result = result
         self.answer.nbytes = n
         return RAN
 
     cdef int wait(self, int field, int word, int64_t value) except -1 nogil:
-        """Wait for a field of every rank, or for a word where the field is -1."""
+        """Wait for a field of every rank, or for a word if the field is -1."""
         cdef int64_t known, began
-        if is_ready(&self.words, field, word, value):  # who comes last reads no clock
+        if is_ready(&self.words, field, word, value):  # the last rank to arrive reads no clock
             return 0
         known, began = self.activity.waited_so_far(), self.activity.wait_begins()
         if wait_for(&self.words, field, word, value, self.tick) != 0:
@@ -200,13 +200,13 @@ cdef class MappedChannel(ShardChannel):
         return self.slots.at + self.slots.own * self.slots.stride * self.numbers.itemsize
 
     cdef const char* _own(self) noexcept nogil:
-        """The whole vector that is given, where this rank is the only one and needs no slot."""
+        """Return the whole vector if this rank is the only one and needs no slot."""
         if self.n_ranks == 1 and self.payload.given is not NULL and not self.by_keys():
             return self.payload.given + self.first * self.numbers.itemsize
         return NULL
 
     cdef int reserve(self, bint late, Py_ssize_t nbytes) except -1 nogil:
-        """See that so many bytes of values, and their keys, may be written in a slot."""
+        """Allocate a slot's memory for some bytes of values and for their keys."""
         if nbytes > self.slots.room[late]:
             with gil:
                 self.slots.room[late] = self.window.grow(
@@ -223,17 +223,18 @@ cdef class MappedChannel(ShardChannel):
     # answer, whatever it is.
 
     cdef Py_ssize_t given_size(self) noexcept nogil:
-        """Elements that the rank hands over."""
+        """Number of elements that the rank hands over."""
         return self.picks.n * self.key_width if self.by_keys() else self.size
 
     cdef Py_ssize_t given_bytes(self) noexcept nogil:
-        """Bytes of a whole vector that the rank hands over, as they came here."""
+        """Bytes of a whole vector that the rank hands over, as received here."""
         if self.payload.given is NULL and self.request.coding != FULL:
             return self.size * sizeof(uint16_t)
         return self.size * self.numbers.itemsize
 
     cdef int fill(self, int n_cuts) except -1 nogil:
-        """Write the gradient to the rank's slot if it is finite; by keys in so many slices."""
+        """Write the gradient to the rank's slot if it is finite; by keys cut into `n_cuts` slices.
+        """
         cdef char* slot = self.own_slot()
         cdef bint finite
         if self.by_keys():
@@ -267,7 +268,7 @@ cdef class MappedChannel(ShardChannel):
         return RAN if finite else BAD_GRADIENT
 
     cdef int push(self) except -1 nogil:
-        """Hand a gradient over, as the mode has it: here the first half of an exchange."""
+        """Hand over a gradient: by default the first half of an exchange."""
         return self.arrive()
 
     cdef int arrive(self) except -1 nogil:
@@ -294,7 +295,7 @@ cdef class MappedChannel(ShardChannel):
         return RAN
 
     cdef bint _arrived(self) noexcept nogil:
-        """Say that this rank has arrived; True for the last one."""
+        """Record the arrival of this rank; True for the last one."""
         rank_set(&self.words, self.rank, R_ARRIVED, self.request.sequence)
         if not count_up(&self.words, W_COUNT, self.slice.n):
             return False
@@ -307,7 +308,7 @@ cdef class MappedChannel(ShardChannel):
         return self.wait(-1, W_ARRIVED, self.request.sequence)
 
     cdef void sum_rows(self) noexcept nogil:
-        """Sum the rows of all slots, whose ranks have arrived."""
+        """Sum the rows of all slots."""
         cdef int slot
         self.slots.all_rows = 0
         for slot in range(self.slots.n):
@@ -315,11 +316,11 @@ cdef class MappedChannel(ShardChannel):
             self.slots.all_rows += self.slots.rows[slot]
 
     cdef double divisor(self) noexcept nogil:
-        """The divisor of a sum."""
+        """Return the divisor of a sum."""
         return <double> self.slots.all_rows
 
     cdef bint reduce(self, const int64_t* rows, int n_slots) except -1 nogil:
-        """Sum this rank's slice of the slots that have rows, and use it; is all finite?"""
+        """Sum and use this rank's slice of the slots with rows; True if all is finite."""
         cdef const char* slots = self._own()
         cdef Py_ssize_t first = self.slice.start, last, itemsize = self.numbers.itemsize
         cdef bint good = True
@@ -328,7 +329,7 @@ cdef class MappedChannel(ShardChannel):
             return self.use_keys(self._merge(rows, n_slots))
         if slots is NULL:
             slots = self.slots.at
-        while first < self.slice.stop:  # what has become of the gradients stays in cache
+        while first < self.slice.stop:  # the gradients stay in the cache while they are used
             last = min(first + self.scratch.n, self.slice.stop)
             self.numbers.sum_slots(
                 slots + first * itemsize, self.slots.stride, rows, n_slots, self.scratch.at,
@@ -342,7 +343,7 @@ cdef class MappedChannel(ShardChannel):
         return good
 
     cdef int reduce_slice(self) except -1 nogil:
-        """The second half of an exchange: work on this rank's slice, if it has one, and wait."""
+        """The second half of an exchange: process this rank's slice, if it has one, and wait."""
         if self.one_applies:
             return self.await_done()
         self.await_arrivals()
@@ -354,12 +355,12 @@ cdef class MappedChannel(ShardChannel):
         return self.done()
 
     cdef void _used(self) noexcept nogil:
-        """Count the update, if it was one of the parameters."""
+        """Count the update, if parameters were updated."""
         if self.request.op != MEAN:
             store(&self.store_words, S_VERSION, self.request.step)
 
     cdef int done(self) except -1 nogil:
-        """Say that this rank has used its slice, and wait for all."""
+        """Record that this rank has used its slice, and wait for all."""
         rank_set(&self.words, self.rank, R_DONE, self.request.sequence)
         if count_up(&self.words, W_COUNT, self.slice.n):
             store(&self.words, W_DONE, self.request.sequence)
@@ -372,7 +373,7 @@ cdef class MappedChannel(ShardChannel):
         return RAN
 
     cdef int use(self, Py_ssize_t first, Py_ssize_t last) except -1 nogil:
-        """Use elements first .. last of the mean, in scratch; whether all is finite."""
+        """Use elements first .. last of the mean, in scratch; True if all is finite."""
         return self._to_total(first, last)
 
     cdef bint _to_total(self, Py_ssize_t first, Py_ssize_t last) noexcept nogil:
@@ -381,11 +382,12 @@ cdef class MappedChannel(ShardChannel):
         return True
 
     cdef bint takes(self, int64_t coding) noexcept nogil:
-        """True if the mode knows a `Coding`: here the answer to a push has parameters."""
+        """True if the mode supports a `Coding`: by default if the answer to a push has parameters.
+        """
         return coding == FULL or coding == CHANGES
 
     cdef int pull(self, char* taken) except -1 nogil:
-        """Take the parameters; at keys no rank writes them before this rank's next push."""
+        """Take the parameters; no rank writes those at keys before this rank's next push."""
         if self.by_keys():
             self.begin_epoch()
             return self.gather_keys(self.request.step, taken)
@@ -436,7 +438,7 @@ cdef class MappedChannel(ShardChannel):
         return self.keyed is not None and self.keyed.table.n_rows > 0
 
     cdef int begin_epoch(self) except -1 nogil:
-        """Have the learning rates of the request's epoch."""
+        """Set the learning rates of the request's epoch."""
         if self.keyed is not None and self.request.epoch != self.keyed.epoch:
             with gil:
                 self.keyed.begin_epoch(self.request.epoch, *self.rates_of_epoch())
@@ -447,7 +449,7 @@ cdef class MappedChannel(ShardChannel):
         return self.keyed.rates.of_epoch(self.request.epoch)
 
     cdef int gather_keys(self, int64_t now, char* taken) except -1 nogil:
-        """Read the parameters at the keys, brought up to date."""
+        """Read the parameters at the keys after bringing them up to date."""
         cdef Py_ssize_t nbytes = self.picks.n * self.key_bytes
         cdef char* out = taken
         if taken is NULL or self.picks.at is not NULL:
@@ -460,7 +462,7 @@ cdef class MappedChannel(ShardChannel):
         return RAN
 
     cdef const char* values_of_picks(self) except? NULL nogil:
-        """The given values at the picks, side by side."""
+        """Return the given values at the picks, side by side."""
         if self.payload.given is NULL:  # it has been received
             return self.values.at
         if self.picks.at is NULL:
@@ -472,21 +474,21 @@ cdef class MappedChannel(ShardChannel):
         return self.values.at
 
     cdef Py_ssize_t _merge(self, const int64_t* rows, int n_slots) except -1 nogil:
-        """Sum what slots with rows have in this rank's slice; how many keys there are."""
+        """Sum this rank's slice of the slots with rows; return the number of keys."""
         return self.key_slots.merge(
             self.slots.at, self.slots.stride, rows, n_slots, self.slice.place, self.divisor()
         )
 
     cdef int use_keys(self, Py_ssize_t n) except -1 nogil:
-        """Use the n keys and means of this rank's slice; whether all is finite."""
+        """Use the n keys and means of this rank's slice; True if all is finite."""
         return True
 
     def finish_steps(self, int64_t clock):
-        """The rank takes no more steps in this epoch; `clock` are those up to its end."""
+        """Record that the rank takes no more steps in this epoch, whose end is at `clock`."""
 
     def flush(self, int64_t epoch):
         """Apply pending lazy updates while no rank pushes; return whether all is finite.
 
-        In synchronous modes nothing is left: the last step of an epoch has applied it.
+        In synchronous modes nothing is pending: the last step of an epoch has applied it.
         """
         return True

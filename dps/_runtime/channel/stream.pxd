@@ -9,11 +9,11 @@ from dps._runtime.wire.wire cimport Wire
 
 cdef class StreamChannel(ShardChannel):
     cdef Wire wire
-    cdef readonly bint pending      # inside a message, or an answer has not been received
+    cdef readonly bint pending  # inside a message, or an answer has not been received
     cdef object raised
     cdef Activity activity
     cdef int shard
-    cdef int64_t accounted          # when the rank has given account of itself, in nanoseconds
+    cdef int64_t accounted  # when the rank last sent its account, in nanoseconds
     cdef Buffer came_keys
     cdef ErrorFeedback feedback
 

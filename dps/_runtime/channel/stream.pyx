@@ -1,7 +1,7 @@
 """A rank's channel over a wire: its messages, and its side of their order.
 
-A request and its answer, in turn; in between the rank may give account of itself, or put a message
-of a ring there, which have no answer.
+Requests and answers alternate. In between the rank may send its account, or a message of a ring,
+which have no answer.
 """
 from libc.stdint cimport int64_t, uint16_t
 
@@ -19,12 +19,12 @@ from dps._runtime.wire.wire cimport PARTS, Wire
 cdef extern from "waiting.h" nogil:
     int64_t dps_nanoseconds()
 
-#: Nanoseconds after which a far rank gives account of itself again.
+#: Nanoseconds between two accounts of a remote rank.
 cdef int64_t ACCOUNT_EVERY = 250000000
 
 
 cdef class StreamChannel(ShardChannel):
-    """A channel over a wire, at whose other side a `Service` has one in the shard's window.
+    """A channel over a wire; a `Service` at its other side has a channel in the shard's window.
 
     dtype, size, n_ranks, first, key_width: as of a `ShardChannel`.
     raised: makes the exception of a pickle.
@@ -49,10 +49,10 @@ cdef class StreamChannel(ShardChannel):
             self.mean.counts = <int64_t*> (self.mean.values + 1)
 
     def call(self, bytes message):
-        """Have a function called at the shard; its pickled answer."""
+        """Call a function at the shard, and return its pickled answer."""
         cdef const void* parts[2]
         cdef Py_ssize_t sizes[2]
-        if self.pending:  # an error has left it there
+        if self.pending:  # an error has left it pending
             raise self.wire.lost("an error has left it inside a step")
         self.pending = True
         self.request.op = CALL
@@ -125,7 +125,7 @@ cdef class StreamChannel(ShardChannel):
         return self._send_whole(parts, sizes)
 
     cdef int _send_whole(self, const void** parts, const Py_ssize_t* sizes) except -1 nogil:
-        """Send a message without an answer; who looks around meanwhile puts nothing inside it."""
+        """Send a message without an answer; checks during the wait must not send inside it."""
         cdef bint pending = self.pending
         self.pending = True
         self.wire.send(parts, sizes, 2)
@@ -134,7 +134,7 @@ cdef class StreamChannel(ShardChannel):
         return RAN
 
     cdef int _account(self, Request* request, const void** parts, Py_ssize_t* sizes) noexcept nogil:
-        """Put what the rank has counted in front of a message; how many parts that takes."""
+        """Put the rank's account in front of a message; return the number of parts."""
         self.accounted = dps_nanoseconds()
         request.op = ACCOUNT
         request.nbytes = WIDTH * sizeof(int64_t)
@@ -143,18 +143,19 @@ cdef class StreamChannel(ShardChannel):
         return 2
 
     cdef int heartbeat(self) except -1 nogil:
-        """Send what the rank has counted, where it is time."""
+        """Send the rank's account if it is due."""
         cdef const void* parts[2]
         cdef Py_ssize_t sizes[2]
         cdef Request request
-        # Not inside a message. While an answer is awaited, who serves this rank says that it waits.
+        # Not inside a message. While an answer is awaited, the thread that serves this rank reports
+        # that it waits.
         if not self.pending and dps_nanoseconds() > self.accounted + ACCOUNT_EVERY:
             self._account(&request, parts, sizes)
             self._send_whole(parts, sizes)
         return 0
 
     def account(self):
-        """Send what the rank has counted."""
+        """Send the rank's account."""
         cdef const void* parts[2]
         cdef Py_ssize_t sizes[2]
         cdef Request request
@@ -170,7 +171,7 @@ cdef class StreamChannel(ShardChannel):
         if self.answer.status == RAISED:
             with gil:
                 raise self.raised(self.wire.receive_bytes(self.answer.nbytes))
-        if self.request.op == CALL:  # whose answer is still to be read
+        if self.request.op == CALL:  # its answer is still to be read
             return <int> self.answer.status
         if self.answer.status == RAN:
             self._payload(taken)
@@ -178,7 +179,7 @@ cdef class StreamChannel(ShardChannel):
         return <int> self.answer.status
 
     cdef int _payload(self, char* taken) except -1 nogil:
-        """Put what follows an answer to its place."""
+        """Store the payload of an answer."""
         cdef Py_ssize_t itemsize = self.numbers.itemsize, nbytes
         cdef int64_t n = self.answer.n_keys
         if self.request.op == PULL_KEYS:
@@ -220,7 +221,7 @@ cdef class StreamChannel(ShardChannel):
         return 0
 
     cdef bint _is_narrow(self) noexcept nogil:
-        """True if bfloat16 follow; parameters come whole where the shard knows of none here."""
+        """True if bfloat16 values follow; the first parameters for this rank come whole."""
         if self.request.op != PUSH or self.request.coding == FULL:
             return False
         return (

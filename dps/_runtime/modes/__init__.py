@@ -1,1 +1,1 @@
-"""A step of each mode."""
+"""The steps of each mode."""

@@ -1,4 +1,4 @@
-"""Async whose shards gather so many gradients and apply their mean.
+"""Async whose shards gather a number of gradients and apply their mean.
 
 That is the accumulator of TensorFlow's SyncReplicasOptimizer, without its tokens: a rank goes on
 with the parameters as they are, so one rank may give several gradients of a mean. Those that miss
@@ -38,24 +38,24 @@ cdef enum:
     ROWS
     RATE
     KEYS
-    CLOSED          # epochs, when all that was gathered was last applied
-    VERSION         # and the updates of the shard then
+    CLOSED  # number of closed epochs when gradients were last applied
+    VERSION  # the shard's updates at that time
 
-#: Updates that nothing misses.
+#: More updates than any gradient can miss.
 cdef int64_t NEVER = <int64_t> 1 << 62
 
 
 cdef class GatheringChannel(AsynchronousChannel):
     """A rank's channel to a shard that applies the mean of `aggregate` gradients.
 
-    A gradient that misses more than `drop_after` updates is dropped; None: none is.
+    A gradient that misses more than `drop_after` updates is dropped; None: never.
     """
 
     cdef readonly int64_t aggregate
     cdef readonly int64_t drop_after
     cdef double* gathered           # see `Window`
-    cdef char* marks                # of each key whether something of it has been gathered
-    cdef bint counts_now            # whether the gradient at work does
+    cdef char* marks  # for each key whether a gradient of it has been gathered
+    cdef bint counts_now  # whether the current gradient counts
 
     def __init__(self, window, *given, int64_t aggregate, drop_after):
         AsynchronousChannel.__init__(self, window, *given)
@@ -65,7 +65,7 @@ cdef class GatheringChannel(AsynchronousChannel):
         self.marks = self.keep(window.marks)
 
     cdef int _begin(self) except -1 nogil:
-        """Have this rank's turn, and whether its gradient counts in `counts_now`."""
+        """Wait for this rank's turn, and set `counts_now`."""
         cdef int status
         self.begin_turn()
         status = self._enter()
@@ -78,14 +78,14 @@ cdef class GatheringChannel(AsynchronousChannel):
         return RAN
 
     cdef int _end(self, bint finite) except -1 nogil:
-        """Count the gradient, apply the mean if it is the last of one, and leave."""
+        """Count the gradient, apply the mean if it is complete, and end the turn."""
         if finite and self.counts_now:
             self.gathered[GRADIENTS] += 1
             self.gathered[ROWS] += <double> self.request.rows
             self.gathered[RATE] = self.request.rate
             if self.gathered[GRADIENTS] >= <double> self.aggregate:
                 finite = self._apply_gathered()
-        if not finite:  # the rank stays inside: no snapshot is taken of that
+        if not finite:  # the rank stays inside, so that no snapshot is taken
             self.end_turn()
             return BAD_UPDATE
         rank_store(&self.words, self.rank, R_ARRIVED, self.request.sequence)
@@ -94,7 +94,7 @@ cdef class GatheringChannel(AsynchronousChannel):
         return RAN
 
     cdef bint _apply_gathered(self) except -1 nogil:
-        """Apply the mean of what there is; whether all is finite."""
+        """Apply the mean of the gathered gradients; True if all is finite."""
         cdef int64_t version = add(&self.store_words, S_VERSION, 1)
         cdef double rows = self.gathered[ROWS]
         cdef Py_ssize_t n = <Py_ssize_t> self.gathered[KEYS], i
@@ -123,7 +123,7 @@ cdef class GatheringChannel(AsynchronousChannel):
         return self._end(True)
 
     cdef int _gather(self) except -1 nogil:
-        """Add what is in the rank's slot."""
+        """Add the rank's slot."""
         cdef char* slot = self.own_slot()
         cdef int64_t* keys
         if self.by_keys():
@@ -158,7 +158,7 @@ cdef class GatheringChannel(AsynchronousChannel):
         self.gathered[KEYS] = <double> known
 
     def flush(self, int64_t epoch):
-        """See `MappedChannel.flush`; what has been gathered comes first."""
+        """See `MappedChannel.flush`; the gathered gradients are applied first."""
         cdef bint finite = True
         self.request.epoch = epoch
         if self.keyed is not None:
@@ -174,11 +174,11 @@ cdef class GatheringChannel(AsynchronousChannel):
 
 
 cdef class GatheringStep(AsynchronousStep):
-    """A rank's pushes to shards that gather."""
+    """A rank's pushes to shards that gather gradients."""
 
-    cdef bint finished              # at the end of an epoch
-    cdef int64_t dropped            # rows, since the last call
-    cdef int64_t last_dropped       # the push that they were counted of last
+    cdef bint finished  # whether the epoch has ended
+    cdef int64_t dropped  # rows since the last call
+    cdef int64_t last_dropped  # the last push whose rows were counted
 
     def finish_steps(self):
         """See `Step.finish_steps`."""
@@ -187,7 +187,7 @@ cdef class GatheringStep(AsynchronousStep):
 
     @property
     def needs_pull(self):
-        """See `Step.needs_pull`; an epoch's end may have applied what had been gathered."""
+        """See `Step.needs_pull`; the end of an epoch may have applied gathered gradients."""
         return self.finished and self.keys is None
 
     def dropped_rows(self):
@@ -201,7 +201,7 @@ cdef class GatheringStep(AsynchronousStep):
         cdef int status = AsynchronousStep._collect(self, number)
         cdef int64_t rows = <int64_t> (<ShardChannel> self._channels[number]).answer.notes[0]
         cdef int64_t sequence = (<ShardChannel> self._channels[number]).request.sequence
-        # Rows are dropped where any shard has dropped them; they are counted once.
+        # Rows are dropped if any shard has dropped them; they are counted once.
         if waiting and status == RAN and rows and sequence != self.last_dropped:
             self.last_dropped = sequence
             self.dropped += rows

@@ -9,8 +9,8 @@ from dps._runtime.updates cimport BoundUpdate
 
 
 cdef class AllReduceChannel(MappedChannel):
-    cdef char* left_over            # by rounding the last mean
-    cdef bint rounds                # whether there is such an array
+    cdef char* left_over  # rounding error of the last mean
+    cdef bint rounds  # whether means are rounded
 
     cdef bint _is_rounded(self) noexcept nogil
 
@@ -19,7 +19,7 @@ cdef class AllReduceStep(Step):
     cdef BoundUpdate update
     cdef char* state
     cdef char* means
-    cdef KeyedParams keyed          # None where steps do not go by keys
+    cdef KeyedParams keyed  # None if steps do not go by keys
     cdef Buffer renumbered
 
     cdef int _apply_keys(self) except -1 nogil

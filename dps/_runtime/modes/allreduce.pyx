@@ -1,12 +1,12 @@
 """Allreduce: every rank holds the parameters and applies the same mean gradient.
 
-The shards lend slots and hold no parameters. The mean is the one that sync applies, computed by the
-same lines (mapped.pyx), but it goes to TOTAL, and each rank applies all of it to its own copy:
-all ranks hold the same bits, and they are those of sync.
+The shards provide slots and hold no parameters. The mean is computed by the code of sync
+(mapped.pyx), but it is written to TOTAL, and each rank applies all of it to its own copy. So all
+ranks hold the bits of sync.
 
-Where vectors cross to other hosts as bfloat16, the mean is rounded once, for all ranks. LEFT_OVER
-has what rounding has left over: the rank that sums a slice adds it to the mean, and writes that of
-this mean, before it is DONE.
+If vectors travel to other hosts as bfloat16, the mean is rounded once for all ranks. LEFT_OVER has
+the rounding error: the rank that sums a slice adds it to the mean, and writes the error of the new
+mean before it is DONE.
 """
 from libc.stdint cimport int64_t, uint16_t
 from libc.string cimport memcpy, memset
@@ -24,7 +24,7 @@ from dps._runtime.updates import bind
 
 
 cdef class AllReduceChannel(MappedChannel):
-    """A rank's channel to a shard that lends slots."""
+    """A rank's channel to a shard that provides slots."""
 
     def __init__(self, window, rank, shard, first, slow_wait, tick, activity):
         MappedChannel.__init__(self, window, rank, shard, first, slow_wait, tick, activity)
@@ -34,7 +34,7 @@ cdef class AllReduceChannel(MappedChannel):
         return coding == FULL or (coding == NARROW and self.rounds)
 
     cdef bint _is_rounded(self) noexcept nogil:
-        """True if the mean of this exchange lies in TOTAL as bfloat16."""
+        """True if the mean of this exchange is in TOTAL as bfloat16."""
         return self.rounds and self.request.op == PUSH and self.request.coding == NARROW
 
     cdef bint _to_total(self, Py_ssize_t first, Py_ssize_t last) noexcept nogil:
@@ -101,7 +101,7 @@ cdef class AllReduceStep(Step):
             self.keyed.begin_epoch(epoch, *self.rates.of_epoch(epoch))
 
     def pull(self):
-        """The parameters lie here."""
+        """Do nothing: the rank has the parameters."""
         return "ran"
 
     cdef char* _taken(self) noexcept nogil:
@@ -109,7 +109,7 @@ cdef class AllReduceStep(Step):
 
     cdef Request* request(self, int number, int64_t op) noexcept nogil:
         cdef Request* request = Step.request(self, number, op)
-        if op == PUSH_KEYS:  # no shard has been asked for what lies at them
+        if op == PUSH_KEYS:  # the shards have no parameters to return
             request.n_keys = (<ShardChannel> self._channels[number]).picks.n
         return request
 
@@ -147,14 +147,14 @@ cdef class AllReduceStep(Step):
         return RAN if finite else BAD_UPDATE
 
     cdef bint _apply_mean(self, ShardChannel channel, bint local) except -1 nogil:
-        """Apply what has come of a push, whose keys may be the shard's own; is all finite?"""
+        """Apply the result of a push, whose keys may be the shard's own; True if all is finite."""
         cdef Sparse* mean = &channel.mean
         cdef const int64_t* keys
         cdef bint finite = True
         cdef Py_ssize_t part, nbytes
         for part in range(mean.n_parts):
             keys = mean.keys[part]
-            if local:  # the list lies in memory that others read
+            if local:  # other ranks read the list
                 nbytes = mean.counts[part] * sizeof(int64_t)
                 keys = <int64_t*> self.renumbered.fit(nbytes)
                 memcpy(self.renumbered.at, mean.keys[part], nbytes)

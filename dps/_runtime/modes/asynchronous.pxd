@@ -14,10 +14,10 @@ cdef class AsynchronousChannel(MappedChannel):
 
 
 cdef class AsynchronousStep(Step):
-    cdef int64_t* current   # the version of each shard that `params` have
-    cdef int64_t* based     # that the gradient under way was computed from
-    cdef int64_t* waiting   # whether a shard's answer has not been collected
-    cdef int64_t batch      # whose keys have been pulled
+    cdef int64_t* current  # the version of each shard in `params`
+    cdef int64_t* based  # that of the current gradient's parameters
+    cdef int64_t* waiting  # whether a shard's answer has not been collected
+    cdef int64_t batch  # the batch whose keys have been pulled
     cdef double stale_sum
     cdef double stale_max
 

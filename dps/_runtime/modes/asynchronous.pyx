@@ -1,8 +1,7 @@
-"""Async: the shards hold the parameters, and a gradient is applied when it comes.
+"""Async: the shards hold the parameters, and apply a gradient when it arrives.
 
 No rank waits for another. Reads are not coordinated with writes, and two ranks that push at once
-may each lose element updates of the other; what one rank alone does is bit for bit sequential
-training.
+may each lose element updates of the other. A single rank gives bit for bit sequential training.
 
 Protocol, of each shard by itself. A rank sets FREE to 0 before it writes the parameters of a shard,
 or follows lazy updates there, and back to 1 when it has done. The taker of a snapshot sets OPEN to
@@ -41,10 +40,10 @@ from dps._runtime.shared.words cimport (
 
 
 cdef class AsynchronousChannel(MappedChannel):
-    """A rank's channel to a shard that applies what comes."""
+    """A rank's channel to a shard that applies gradients as they arrive."""
 
     cdef int _enter(self) except -1 nogil:
-        """Begin to write, once no snapshot wants quiet."""
+        """Begin to write, once no snapshot is being taken."""
         while True:
             if load(&self.words, W_STOP) != 0:
                 return STOPPED
@@ -61,7 +60,7 @@ cdef class AsynchronousChannel(MappedChannel):
         rank_store(&self.words, self.rank, R_FREE, 1)
 
     cdef int begin_turn(self) except -1 nogil:
-        """Wait until no other rank writes that takes turns, too."""
+        """Wait until no other rank that takes turns writes."""
         cdef int64_t ticket = add(&self.words, W_TICKETS, 1)
         rank_store(&self.words, self.rank, R_TICKET, ticket)
         self.wait(-1, W_TURN, ticket - 1)
@@ -88,7 +87,7 @@ cdef class AsynchronousChannel(MappedChannel):
         return RAN
 
     cdef bint apply_slot(self, int64_t step) except -1 nogil:
-        """Apply the mean gradient in the rank's slot as update ``step``; whether all is finite."""
+        """Apply the mean gradient in the rank's slot as update ``step``; True if all is finite."""
         if not self.by_keys():
             return self.apply_whole(self.own_slot(), step)
         return self.keyed.make_and_apply(
@@ -137,7 +136,7 @@ cdef class AsynchronousChannel(MappedChannel):
 
 
 cdef class AsynchronousStep(Step):
-    """A rank's pushes; `params` is its copy."""
+    """A rank's pushes; `params` is its own copy."""
 
     def __init__(self, rank, channels, params, total, version, activity, rates=None):
         Step.__init__(self, rank, channels, params, total, version, activity, rates)
@@ -151,7 +150,7 @@ cdef class AsynchronousStep(Step):
 
     @property
     def busy(self):
-        """True while a push is under way."""
+        """True while a push is in progress."""
         return any([self.waiting[number] for number in range(self.n_shards)])
 
     def staleness(self):
@@ -161,7 +160,7 @@ cdef class AsynchronousStep(Step):
         return result
 
     def pull(self):
-        """Take the parameters as they are."""
+        """Read the current parameters."""
         ended = Step.pull(self)
         for number in range(self.n_shards):
             self.current[number] = (<ShardChannel> self._channels[number]).answer.version
@@ -169,7 +168,7 @@ cdef class AsynchronousStep(Step):
 
     cdef int pull_keys(self) except -1 nogil:
         cdef int number, status = Step.pull_keys(self)
-        if self.batch == self.keys.keys.batch:  # of rows that have come late to it
+        if self.batch == self.keys.keys.batch:  # it has further rows of the table
             return status
         self.batch = self.keys.keys.batch
         for number in range(self.n_shards):
@@ -183,7 +182,7 @@ cdef class AsynchronousStep(Step):
         if rows == 0:
             return RAN
         for number in range(self.n_shards):
-            # The parameters of the gradient lack the push that is still under way.
+            # The parameters of the gradient lack the push that is still in progress.
             lacking = self.current[number]
             status = self._collect(number)
             if status != RAN:
@@ -215,7 +214,7 @@ cdef class AsynchronousStep(Step):
         return RAN
 
     cdef int _collect(self, int number) except -1 nogil:
-        """Wait for a shard's answer, if it is under way."""
+        """Wait for a shard's pending answer."""
         cdef int64_t stale
         cdef int status
         if not self.waiting[number]:
@@ -226,7 +225,7 @@ cdef class AsynchronousStep(Step):
             return status
         stale = (<ShardChannel> self._channels[number]).answer.before - self.based[number]
         self.activity.age(number, stale)
-        if number == 0:  # it stands for all in an epoch's record
+        if number == 0:  # the first shard stands for all in an epoch's record
             self.stale_sum += <double> stale
             self.stale_max = max(self.stale_max, <double> stale)
         if self.keys is None:

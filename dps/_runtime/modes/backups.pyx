@@ -1,4 +1,4 @@
-"""Sync with backup workers: an update is of the gradients that come first.
+"""Sync with backup workers: an update uses the gradients that arrive first.
 
 Of N ranks the first N - b that come with a gradient of step t make update t; who comes later is too
 late. No rank waits for the b slowest. What comes late is dropped, or counts in the step that is at
@@ -57,18 +57,18 @@ cdef extern from "waiting.h" nogil:
     void dps_fence()
 
 cdef enum:
-    DONE = 24       # the bit where updates begin in STEP
-    LATE = 12       # and where late gradients do
-    MANY = 4095     # of each
+    DONE = 24  # first bit of the updates in STEP
+    LATE = 12  # first bit of the late gradients
+    MANY = 4095  # largest number of each
 
 
 cdef class BackupsChannel(SynchronousChannel):
-    """A rank's channel to a shard whose updates are of the first gradients."""
+    """A rank's channel to a shard whose updates use the first gradients."""
 
     cdef int quorum
-    cdef int64_t counted            # the step in which the last gradient counts; 0: in none
-    cdef int64_t* taken_rows        # (2 slots.n,): of slots in time, then of late ones
-    cdef Buffer copied                # parameters, as they were at one time
+    cdef int64_t counted  # the step in which the last gradient counts; 0: none
+    cdef int64_t* taken_rows  # (2 slots.n,) rows of slots in time, then of late ones
+    cdef Buffer copied  # a consistent copy of the parameters
 
     def __init__(self, window, rank, shard, first, slow_wait, tick, activity):
         SynchronousChannel.__init__(self, window, rank, shard, first, slow_wait, tick, activity)
@@ -88,7 +88,7 @@ cdef class BackupsChannel(SynchronousChannel):
         return self._offer() if status == RAN else status
 
     cdef int _offer(self) except -1 nogil:
-        """Hand over what lies in the slot, in time or late; close the step if it is the last."""
+        """Hand over the slot, in time or late; close the step if it is the last gradient."""
         cdef int64_t step = self.request.sequence, state = load(&self.words, W_STEP)
         cdef int64_t last = <int64_t> self.request.notes[0]
         self.counted = 0
@@ -105,7 +105,7 @@ cdef class BackupsChannel(SynchronousChannel):
         return self._offer_late(last) if last else RAN
 
     cdef int _offer_late(self, int64_t last) except -1 nogil:
-        """Have the slot count in the step that is at work, if that is not behind the last one."""
+        """Let the slot count in the current step, unless that comes after `last`."""
         cdef Py_ssize_t stride = self.slots.stride * self.numbers.itemsize
         cdef Py_ssize_t own = self.slots.own, late = self.slots.n + own
         cdef Py_ssize_t nbytes = self.given_size() * self.numbers.itemsize
@@ -128,7 +128,7 @@ cdef class BackupsChannel(SynchronousChannel):
         return RAN
 
     cdef int64_t _quiet(self) except -1 nogil:
-        """STEP, once no update is being applied."""
+        """Return STEP once no update is being applied."""
         cdef int64_t state = load(&self.words, W_STEP)
         while (state & MANY) == self.quorum:
             self.wait(-1, W_STEP, ((state >> DONE) + 1) << DONE)
@@ -136,7 +136,7 @@ cdef class BackupsChannel(SynchronousChannel):
         return state
 
     cdef int _close(self, int64_t step) except -1 nogil:
-        """Apply what has been taken."""
+        """Apply the gradients that were taken."""
         cdef int64_t state = load(&self.words, W_STEP)
         cdef int rank, slot, late
         self.wait(-1, W_TAKEN, (state & MANY) + (state >> LATE & MANY))
@@ -163,7 +163,7 @@ cdef class BackupsChannel(SynchronousChannel):
 
     cdef int pushed(self, char* taken) except -1 nogil:
         cdef int status = RAN
-        self.wait(-1, W_STEP, self.request.sequence << DONE)  # with this rank's gradient or without
+        self.wait(-1, W_STEP, self.request.sequence << DONE)  # with or without this rank's gradient
         rank_store(&self.words, self.rank, R_DONE, self.request.sequence)
         self.answer.before = self.counted
         self.activity.spend(PUSHING, self.shard)
@@ -175,7 +175,7 @@ cdef class BackupsChannel(SynchronousChannel):
         return self.give(NULL, taken)
 
     cdef int _read(self, char* taken) except -1 nogil:
-        """Take the parameters as they are between two updates."""
+        """Read the parameters between two updates."""
         cdef Py_ssize_t nbytes = self.size * self.numbers.itemsize
         cdef int64_t state
         if self.by_keys():
@@ -203,7 +203,7 @@ cdef class BackupsChannel(SynchronousChannel):
 
 
 cdef class BackupsStep(Step):
-    """A rank's steps, of which others may take some without it; `params` is its copy.
+    """A rank's steps, some of which other ranks may complete without it; `params` is its copy.
 
     rank, channels, params, total, version, activity, rates: as of a `Step`.
     late: whether a gradient that comes too late counts in the step at work.
@@ -249,7 +249,7 @@ cdef class BackupsStep(Step):
             ahead = max(ahead, (<ShardChannel> self._channels[number]).answer.version)
             if self.late and counted:
                 self.activity.age(number, counted - self.sequence)
-            if number == 0:  # it stands for all
+            if number == 0:  # the first shard stands for all
                 if counted:
                     self.stale_sum += <double> (counted - self.sequence)
                     self.stale_max = max(self.stale_max, <double> (counted - self.sequence))
@@ -262,7 +262,7 @@ cdef class BackupsStep(Step):
         return self._catch_up()
 
     cdef int _catch_up(self) except -1 nogil:
-        """Wait for shards that have not come as far as the others, and read them."""
+        """Wait for shards that are behind the others, and read them."""
         cdef int64_t op = PULL if self.keys is None else PULL_KEYS
         cdef int number, status
         if self.keys is not None:

@@ -12,9 +12,9 @@ cdef class BoundedChannel(AsynchronousChannel):
 
 
 cdef class BoundedStep(AsynchronousStep):
-    cdef readonly int64_t clock     # steps taken, as all ranks number them
-    cdef int64_t epochs             # after which this rank has rested
-    cdef int64_t epoch_steps        # of the rank with most
+    cdef readonly int64_t clock  # steps taken, in the numbering of all ranks
+    cdef int64_t epochs  # number of epochs that this rank has ended
+    cdef int64_t epoch_steps  # those of the rank with the most steps
     cdef double distance
 
     cdef void _measure(self) noexcept nogil

@@ -1,4 +1,4 @@
-"""Stale synchronous parallel: async whose ranks are at most so many steps apart.
+"""Stale synchronous parallel: async with a bound on the ranks' distance in steps.
 
 After Ho et al. 2013 ("More Effective Distributed ML via a Stale Synchronous Parallel Parameter
 Server"). A rank's clock counts the steps that it has taken. Steps are numbered over epochs as if
@@ -46,7 +46,7 @@ cdef class BoundedChannel(AsynchronousChannel):
         self.max_delay = UNBOUNDED if max_delay is None else max_delay
 
     cdef int await_others(self, int64_t clock) except -1 nogil:
-        """Wait until a rank with this clock may read; how far ahead it is then."""
+        """Wait until a rank with this clock may read; return how far ahead it then is."""
         cdef int64_t slowest = clock
         cdef int rank
         self.wait(R_CLOCK, 0, clock - self.max_delay)
@@ -60,7 +60,7 @@ cdef class BoundedChannel(AsynchronousChannel):
         return AsynchronousChannel.pull(self, taken)
 
     cdef int before_apply(self) except -1 nogil:
-        """Come with a gradient to apply; where all do so at once, wait for this rank's turn."""
+        """Announce a gradient; if all ranks apply at once, wait for this rank's turn."""
         if self.max_delay == 0:
             rank_store(&self.words, self.rank, R_GIVEN, self.request.step)
             self.wait(R_GIVEN, 0, self.request.step)
@@ -68,7 +68,7 @@ cdef class BoundedChannel(AsynchronousChannel):
         return 0
 
     cdef int after_apply(self, int status) noexcept nogil:
-        """It has been applied, or has failed."""
+        """Note that the gradient has been applied, or has failed."""
         if self.max_delay == 0:
             self.end_turn()
         if status == RAN:
@@ -80,7 +80,7 @@ cdef class BoundedChannel(AsynchronousChannel):
         return self.after_apply(AsynchronousChannel.push(self))
 
     cdef int pushed(self, char* taken) except -1 nogil:
-        if not self.by_keys():  # the answer brings parameters
+        if not self.by_keys():  # the answer includes parameters
             self.await_others(self.request.step)
         return AsynchronousChannel.pushed(self, taken)
 
@@ -95,7 +95,7 @@ cdef class BoundedStep(AsynchronousStep):
 
     def __init__(self, *given, int64_t epoch_steps):
         AsynchronousStep.__init__(self, *given)
-        self.ahead = False  # what a rank computes from would lack its own last push
+        self.ahead = False  # otherwise a rank's parameters would lack its own last push
         self.epoch_steps = epoch_steps
         self.distance = 0
 
@@ -117,7 +117,7 @@ cdef class BoundedStep(AsynchronousStep):
         return result
 
     def pull(self):
-        """Take the parameters as they are, once that is not too far ahead."""
+        """Read the current parameters once the rank is not too far ahead."""
         ended = AsynchronousStep.pull(self)
         self._measure()
         return ended
@@ -129,7 +129,7 @@ cdef class BoundedStep(AsynchronousStep):
         return request
 
     cdef void _measure(self) noexcept nogil:
-        """Enter how far ahead the rank was when it last read."""
+        """Record how far ahead the rank was when it last read."""
         cdef double ahead
         cdef int number
         for number in range(self.n_shards):

@@ -1,4 +1,4 @@
-"""Async in which a stale gradient counts for less, or is moved to where the parameters are now.
+"""Async that reduces a stale gradient, or corrects it for the current parameters.
 
 By age (Zhang, Gupta, Lian and Liu 2016): the learning rate of an update is divided by the updates
 that it misses, where these are more than one. By delay (DC-ASGD, Zheng et al. 2017):
@@ -30,7 +30,7 @@ cdef class AgedChannel(BoundedChannel):
     """A rank's channel to a shard that divides steps by their age."""
 
     cdef double age(self, int64_t step) noexcept nogil:
-        """Factor for the gradient of update ``step``; one if it misses no update."""
+        """Return the factor of the gradient of update ``step``; one if it misses no update."""
         return <double> max(<int64_t> 1, step - 1 - self.request.based)
 
     cdef bint apply_slot(self, int64_t step) except -1 nogil:
@@ -47,12 +47,12 @@ cdef class AgedChannel(BoundedChannel):
 
 
 cdef class DelayedChannel(BoundedChannel):
-    """A rank's channel to a shard that moves gradients to the present; `strength` is lambda."""
+    """A rank's channel to a shard that corrects stale gradients; `strength` is lambda."""
 
     cdef readonly double strength
-    cdef Buffer pulled                # what the rank has pulled last, by keys as they were picked
+    cdef Buffer pulled  # the rank's last pull; by keys in their order
     cdef Py_ssize_t n_runs
-    cdef const int64_t* runs        # (n_runs, 2): first, last of what is trained
+    cdef const int64_t* runs  # (n_runs, 2) first and end of trained coordinates
 
     def __init__(self, window, *given, max_delay, double strength):
         BoundedChannel.__init__(self, window, *given, max_delay=max_delay)
@@ -68,7 +68,7 @@ cdef class DelayedChannel(BoundedChannel):
         self.runs = <const int64_t*> self.keep(np.array(trained, np.int64).reshape(-1, 2))
 
     cdef int give(self, const char* part, char* taken) noexcept nogil:
-        # The kept values are the given ones, also if another rank writes meanwhile.
+        # The copy equals the values that were sent, even if another rank writes meanwhile.
         if part == <const char*> self.params and not self.key_width:
             memcpy(self.pulled.at, part, self.size * self.numbers.itemsize)
             part = self.pulled.at
@@ -104,8 +104,7 @@ cdef class DelayedChannel(BoundedChannel):
         cdef char* mean = self.own_slot()
         cdef Py_ssize_t r
         if self.by_keys():
-            # The keys are those of the last pull, in its order; tensors that are not trained have
-            # none.
+            # The keys are those of the last pull, in its order; untrained tensors have none.
             MappedChannel.gather_keys(self, step - 1, NULL)
             self._compensate(mean, self.values.at, 0, self.picks.n * self.key_width)
         else:

@@ -1,4 +1,4 @@
-"""Hybrid: rows of a table are updated when they come, all else synchronously.
+"""Hybrid: rows of a table are updated as gradients arrive, other tensors synchronously.
 
 A push has two parts. The first half of the exchange (mapped.pyx) applies the gradient at the
 table's ids as in async: at once, lock-free, by the rank itself. Only then the rank arrives, with
@@ -26,7 +26,7 @@ from dps._runtime.shared.words cimport W_STOP, load
 cdef class HybridChannel(SynchronousChannel):
     """A rank's channel where rows of a table are updated when they come, all else synchronously."""
 
-    cdef Buffer table_keys    # of what is pushed, those of the table; then the others
+    cdef Buffer table_keys  # keys of the table in a push; then the others
     cdef Buffer table_values
 
     def __init__(self, *given):
@@ -46,7 +46,7 @@ cdef class HybridChannel(SynchronousChannel):
         return status
 
     cdef int apply_table(self) except -1 nogil:
-        """Apply what is of the table, and leave the rest to be pushed."""
+        """Apply the table's part of a push, and leave the rest to be pushed."""
         cdef Py_ssize_t n = self.picks.n, each = self.key_bytes, i, rows = 0, rest = 0
         cdef const char* values = self.values_of_picks()
         cdef int64_t* keys = <int64_t*> self.table_keys.fit(2 * n * sizeof(int64_t))

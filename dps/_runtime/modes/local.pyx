@@ -1,4 +1,4 @@
-"""Local steps: every rank trains its own copy, and all copies are brought together now and then.
+"""Local steps: every rank trains its own copy, and copies are averaged now and then.
 
 A rank applies the mean gradient of its own part of a batch to its copy, and sends nothing. After
 every ``period`` steps, and after the last one of an epoch, ranks average their copies: ::
@@ -58,16 +58,16 @@ cdef class LocalStep(AllReduceStep):
 
     cdef AllReduceStep reduction
     cdef int64_t period
-    cdef int64_t synchronised       # the step after which copies were last averaged
-    cdef int64_t rows               # since then
+    cdef int64_t synchronised  # the step after which copies were last averaged
+    cdef int64_t rows  # rows since then
     cdef int64_t epoch_rows
     cdef int64_t reductions
     cdef bint alone
     cdef BoundUpdate outer
     cdef double rate
     cdef char* outer_state
-    cdef char* base                 # what all copies were then
-    cdef char* given                # to the others
+    cdef char* base  # the common copy at that time
+    cdef char* given  # the values for the other ranks
     cdef Py_ssize_t state_rows
     cdef Buffer part                # of a gradient by keys
     cdef const int64_t* runs        # (n_runs, 3) of elements, with their kinds
@@ -79,7 +79,7 @@ cdef class LocalStep(AllReduceStep):
     ):
         AllReduceStep.__init__(self, rank, channels, held, total, version, activity, update, host)
         self.reduction, self.period, self.rate = reduction, period, rate
-        # One copy alone is its own mean, bit for bit.
+        # A single copy is its own mean, bit for bit.
         self.alone = channels[0].n_ranks == 1 and outer.state_rows == 0
         free = replace(update, optimizer=outer, l1=0.0, l2=0.0, rates=None)
         self.outer = bind(free, held.dtype, self.size, self._refs)
@@ -174,9 +174,9 @@ cdef class LocalStep(AllReduceStep):
         return RAN
 
     cdef int _average_state(self) except -1 nogil:
-        """Have the mean of the states of all ranks that have had rows in this epoch.
+        """Average the states of all ranks that have had rows in this epoch.
 
-        What is not trained has no state: there may be anything.
+        Untrained tensors have no defined state.
         """
         cdef int64_t weight = self.epoch_rows > 0
         cdef Py_ssize_t itemsize = self.numbers.itemsize, _row, run, at, n
@@ -202,6 +202,6 @@ cdef class LocalStep(AllReduceStep):
         return RAN
 
     cdef int _exchanged(self, int64_t rows, char* taken) except -1 nogil:
-        """The sum of what all ranks give over that of the rows."""
+        """Return the sum of all ranks' vectors over the sum of their rows."""
         self.reduction.sequence += 1
         return self.reduction._exchange(PUSH, self.given, rows, 0, taken)

@@ -1,4 +1,4 @@
-"""Allreduce by a ring: every message goes to the neighbour on the right.
+"""Allreduce by a ring: every message goes to the right-hand neighbour.
 
 The vector is cut into as many chunks as there are members, N. Chunk c begins at member c, and each
 member adds its own part to what comes from the left, so that member c - 1 has the sum
@@ -32,7 +32,7 @@ from dps._runtime.shared.words cimport R_RING, S_VERSION, W_STOP, load, store
 
 
 cdef class RingStep(AllReduceStep):
-    """A rank's steps on its own copy, whose whole vectors go round.
+    """A rank's steps on its own copy, whose whole vectors go around a ring.
 
     place: the member that this rank is; -1: another rank of its host takes part for it.
     """
@@ -66,14 +66,14 @@ cdef class RingStep(AllReduceStep):
             return BAD_GRADIENT
         self._all_reduce(taken, rows)
         store(&self.own.store_words, S_VERSION, self.version + self.sequence)
-        for number in range(self.n_places):  # it sends the shards nothing else in this step
+        for number in range(self.n_places):  # it sends nothing else to the shards in this step
             if (<ShardChannel> self._channels[number]).far:
                 (<StreamChannel> self._channels[number]).heartbeat()
         self.activity.spend(PUSHING, -1)
         return RAN
 
     cdef int _all_reduce(self, char* values, int64_t own_rows) except -1 nogil:
-        """Make the mean of a rank's values."""
+        """Compute the mean of the ranks' values."""
         cdef int64_t rows = own_rows
         cdef const char* message
         cdef int j, last = self.n_places - 1
@@ -95,7 +95,7 @@ cdef class RingStep(AllReduceStep):
         return 0
 
     cdef const char* _message(self, const char* values, int chunk) except NULL nogil:
-        """A chunk of the values as it is sent."""
+        """Return a chunk of the values in the form of a message."""
         if self.coding == FULL:
             return values + self._first(chunk)
         return self.feedback.narrow(
@@ -117,7 +117,7 @@ cdef class RingStep(AllReduceStep):
             memcpy(at, message, self._length(chunk) * self.numbers.itemsize)
 
     cdef int _chunk(self, int shift) noexcept nogil:
-        """The chunk that lies so many places to the right of this member's own."""
+        """Return the chunk `shift` places to the right of this member's own."""
         return (self.place + shift + self.n_places) % self.n_places
 
     cdef Py_ssize_t _first(self, int chunk) noexcept nogil:
@@ -136,7 +136,7 @@ cdef class RingStep(AllReduceStep):
         return self.right.put(number, message, nbytes, rows, self._sequence(number))
 
     cdef int64_t _await(self, int number) except -1 nogil:
-        """Wait for a message; the rows behind it."""
+        """Wait for a message; return its rows."""
         self.own.wait(R_RING, 0, self._sequence(number))
         return self.own.ring.rows[number]
 

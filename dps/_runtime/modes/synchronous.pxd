@@ -3,8 +3,8 @@ from dps._runtime.step cimport Step
 
 
 cdef class SynchronousChannel(MappedChannel):
-    """Nothing of its own."""
+    """A channel without further attributes."""
 
 
 cdef class SynchronousStep(Step):
-    """Nothing of its own."""
+    """A step without further attributes."""

@@ -1,9 +1,9 @@
 """Sync: the shards hold the parameters, and an update waits for every rank.
 
 One step applies ``sum_r g_r / sum_r n_r``, summed in rank order: an exchange (mapped.pyx) in which
-each rank applies the mean to its own slice of the parameters, or the last rank to all of them.
-Element-wise optimizers make that invisible in the result. By keys the last step of an epoch brings
-all of a rank's slice up to date, before DONE: outside of an epoch nothing is lazy.
+each rank applies the mean to its slice of the parameters, or the last rank to all of them. For
+element-wise optimizers the result is the same. By keys the last step of an epoch brings a rank's
+whole slice up to date before DONE, so that nothing is pending between epochs.
 """
 from libc.stdint cimport int64_t
 
@@ -41,4 +41,4 @@ cdef class SynchronousChannel(MappedChannel):
 
 
 cdef class SynchronousStep(Step):
-    """A rank's synchronous steps; with one mapped shard `params` may be the window's own."""
+    """A rank's synchronous steps; with one mapped shard `params` may be those of the window."""

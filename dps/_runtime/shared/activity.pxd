@@ -25,13 +25,13 @@ cpdef enum:
 
 cdef class Activity:
     cdef readonly bint timed
-    cdef readonly list rows     # of numpy; keeps the memory alive
+    cdef readonly list rows  # NumPy arrays; they keep the memory alive
     cdef int64_t** _rows
-    cdef int64_t* _row          # the first shard's
+    cdef int64_t* _row  # row of the first shard
     cdef int _n
     cdef int64_t _mark
-    cdef int _skip              # steps for which no clock is read
-    cdef int64_t _part[5]       # of the step that was timed, from LOAD on
+    cdef int _skip  # steps without reading a clock
+    cdef int64_t _part[5]  # times of the last timed step, from LOAD on
 
     cdef int64_t wait_begins(self) noexcept nogil
     cdef void wait_ends(self, int64_t began, int64_t known) noexcept nogil

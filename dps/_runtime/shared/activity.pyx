@@ -1,4 +1,4 @@
-"""A rank's account of what it does: counters in windows, and the clock that fills them.
+"""A rank's account of its work: counters in windows, and the clock that fills them.
 
 Owns the words of a rank's row in a window and how time is shared out between them.
 
@@ -43,7 +43,7 @@ cdef extern from "waiting.h" nogil:
 
 
 cdef enum:
-    SHORT = 20000               # nanoseconds of work from which the laps of every step are taken
+    SHORT = 20000  # work in nanoseconds above which every step is timed
     MOST_SKIPPED = 64           # steps
 
 
@@ -77,7 +77,7 @@ cdef class Activity:
         free(self._rows)
 
     cdef void spend(self, int phase, int shard) noexcept nogil:
-        """Give the time since the last lap to a phase, and to the shard's APPLY unless it is -1."""
+        """Add the time since the last lap to a phase, and to the shard's APPLY unless it is -1."""
         cdef int64_t now
         if not self.timed or self._skip:
             return
@@ -95,27 +95,27 @@ cdef class Activity:
         return self._row[WAIT]
 
     cdef void wait_ends(self, int64_t began, int64_t known) noexcept nogil:
-        """A wait ends that began at ``began``, before which ``known`` had been waited."""
+        """End a wait that began at ``began``, when ``known`` had been waited in all."""
         cdef int64_t waited
         if self.timed:
-            # Waits in the interpreter have been entered already.
+            # Waits in the interpreter have been added already.
             waited = dps_nanoseconds() - began - (self._row[WAIT] - known)
             dps_bump(self._row + WAIT, waited)
             self._mark += waited
 
     cdef void waited_afar(self, int64_t nanoseconds) noexcept nogil:
-        """A shard that is far has waited for others while this rank waited for its answer."""
+        """Add a remote shard's waiting time while this rank waited for its answer."""
         if self.timed and nanoseconds > 0:
             nanoseconds = min(nanoseconds, dps_nanoseconds() - self._mark)
             dps_bump(self._row + WAIT, nanoseconds)
             self._mark += nanoseconds
 
     cdef void rest(self) noexcept nogil:
-        """Start a new lap without counting the time since the last one."""
+        """Start a new lap without adding the time since the last one."""
         self._mark = dps_nanoseconds()
 
     cdef void step_ends(self) noexcept nogil:
-        """A step is over; after a short one the laps of some are skipped."""
+        """End a step; after a short one some steps are not timed."""
         cdef int64_t total = 0
         cdef int phase
         if not self.timed:
@@ -133,7 +133,7 @@ cdef class Activity:
             memset(self._part, 0, sizeof(self._part))
 
     cdef void flush(self) noexcept nogil:
-        """Give the time since the last lap to COMPUTE, as it were if steps were skipped."""
+        """Add the time since the last lap to COMPUTE, or divide it if steps were not timed."""
         if self._skip:
             self._skip = 0
             self._share()
@@ -141,7 +141,7 @@ cdef class Activity:
             self.spend(COMPUTE, -1)
 
     cdef void _share(self) noexcept nogil:
-        """Share the time since the last lap out as the step did that was timed."""
+        """Divide the time since the last lap like the last timed step."""
         cdef int64_t now = dps_nanoseconds(), total = 0, left, share
         cdef int phase, number
         for phase in range(COMPUTE - LOAD, PUSH - LOAD + 1):
@@ -185,7 +185,7 @@ cdef class Activity:
             dps_set(self._rows[shard] + LEAD_MAX, steps)
 
     def lap(self, int phase):
-        """Give the time since the last lap to LOAD, COMPUTE, PULL, PUSH or WAIT."""
+        """Add the time since the last lap to LOAD, COMPUTE, PULL, PUSH or WAIT."""
         if not LOAD <= phase <= WAIT:
             raise ValueError(f"no phase has the number {phase}")
         self._skip = 0
@@ -193,13 +193,13 @@ cdef class Activity:
         memset(self._part, 0, sizeof(self._part))
 
     def waited(self, int64_t nanoseconds):
-        """Time since the last lap was spent waiting, and is no part of the phase."""
+        """Add waiting time, which is not part of the current phase."""
         if self.timed:
             dps_bump(self._row + WAIT, nanoseconds)
             self._mark += nanoseconds
 
     def worked(self, int shard, int64_t nanoseconds):
-        """Time was spent on a shard's memory."""
+        """Add time spent on a shard's memory."""
         if self.timed:
             dps_bump(self._rows[shard] + APPLY, nanoseconds)
 
@@ -210,5 +210,5 @@ cdef class Activity:
         dps_set(self._row + EPOCH, epoch)
 
     def stepped(self, int64_t rows, int64_t epoch_rows, double loss):
-        """A gradient of so many rows was handed over; rows and loss of the epoch so far."""
+        """Count a pushed gradient, its rows, and rows and loss of the epoch so far."""
         self.step(rows, epoch_rows, loss)

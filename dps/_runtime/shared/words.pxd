@@ -1,7 +1,7 @@
 from libc.stdint cimport int64_t
 
 cpdef enum:
-    # The words of a store; dps/server/store/store.py says what they mean.
+    # The words of a store, see dps/server/store/store.py.
     S_VERSION = 0
     S_SNAPSHOT_0 = 1
     S_SNAPSHOT_1 = 2
@@ -10,7 +10,7 @@ cpdef enum:
     S_WRITES = 4
     S_READS = 5
     S_CLOSED = 6
-    # The words of a window, and of each rank in it; see dps/server/group/window.py.
+    # The words of a window and of each rank, see dps/server/group/window.py.
     W_STOP = 0
     W_OPEN = 1
     W_CLOSED = 2
@@ -43,7 +43,7 @@ cpdef enum:
     R_LATE = 11
     R_LATE_ROWS = 12
 
-# The words of a header, as native functions take them.
+# The words of a header for native functions.
 cdef struct Words:
     int64_t* base
     int n_ranks

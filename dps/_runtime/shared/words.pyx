@@ -48,7 +48,7 @@ cdef extern from "waiting.h" nogil:
     int SEQ_CST "__ATOMIC_SEQ_CST"
 
 cdef enum:
-    LINE = 16                       # int64 words a line
+    LINE = 16  # int64 words per line
 
 cdef double YIELDS = 1e-3           # seconds
 
@@ -65,7 +65,7 @@ cdef inline int64_t* _word(const Words* words, int word) noexcept nogil:
 
 
 cdef inline int _of_rank(const Words* words, int rank, int field) noexcept nogil:
-    """The number of a rank's word."""
+    """Return the number of a rank's word."""
     return words.n_global + rank * words.n_fields + field
 
 
@@ -97,7 +97,7 @@ cdef int64_t add(const Words* words, int word, int64_t value) noexcept nogil:
 cdef bint replace(
     const Words* words, int word, int64_t expected, int64_t value
 ) noexcept nogil:
-    """Store a value, unless the word holds another than is expected; whether it was stored."""
+    """Store a value if the word holds the expected one; True if it was stored."""
     cdef bint stored = dps_replace(_word(words, word), expected, value)
     if stored:
         _ring(words, word)
@@ -118,7 +118,7 @@ cdef void rank_set(const Words* words, int rank, int field, int64_t value) noexc
 
 
 cdef bint count_up(const Words* words, int word, int64_t goal) noexcept nogil:
-    """Count up a word that no thread waits for; at the goal set it to 0 and return True."""
+    """Increment a word that no thread waits for; at the goal reset it and return True."""
     if dps_add(_word(words, word), 1) < goal:
         return False
     dps_store(_word(words, word), 0)
@@ -149,7 +149,7 @@ cdef bint is_ready(const Words* words, int field, int word, int64_t value) noexc
 cdef int wait_for(
     const Words* words, int field, int word, int64_t value, double seconds
 ) noexcept nogil:
-    """Wait for a field of every rank, or for a word where the field is -1: READY and so on."""
+    """Wait for a field of every rank, or for a word if the field is -1; return READY and so on."""
     cdef int _look, lacking, first = 0
     cdef int32_t heard
     cdef double began, deadline, left, now, nap = 1e-6
@@ -240,7 +240,7 @@ cdef class Header:
         return 0
 
     def want_core(self):
-        """Say that a thread takes part that has no core of its own: others spin less."""
+        """Note that a thread without a core of its own takes part, so that others spin less."""
         dps_add(self.words.base + LINE + 1, 1)
 
     def load(self, int word):
@@ -252,14 +252,14 @@ cdef class Header:
         store(&self.words, word, value)
 
     def store_once(self, int word, int64_t value):
-        """Set a word if it is zero; whether it was."""
+        """Set a word if it is zero; True if it was set."""
         self._check(word)
         cdef bint stored = dps_claim(_word(&self.words, word), value)
         _ring(&self.words, word)
         return stored
 
     def add(self, int word, int64_t value):
-        """Add to a word; the new value."""
+        """Add to a word; return the new value."""
         self._check(word)
         return add(&self.words, word, value)
 
@@ -272,12 +272,12 @@ cdef class Header:
         rank_store(&self.words, rank, field, value)
 
     def rank_add(self, int rank, int field, int64_t value):
-        """Add to a rank's word without ringing; the new value."""
+        """Add to a rank's word without ringing; return the new value."""
         self._check_rank(rank, field)
         return dps_add(_word(&self.words, _of_rank(&self.words, rank, field)), value)
 
     def rank_claim(self, int rank, int field, int64_t value):
-        """Set a rank's word if it is zero; whether it was."""
+        """Set a rank's word if it is zero; True if it was set."""
         self._check_rank(rank, field)
         return bool(dps_claim(_word(&self.words, _of_rank(&self.words, rank, field)), value))
 

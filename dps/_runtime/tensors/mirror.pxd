@@ -3,7 +3,7 @@ from libc.stdint cimport int64_t
 from dps._runtime.wire.message cimport Answer, Caller, Request
 
 cdef enum:
-    ENTRIES = 1 << 20   # callers whose last writes are noted
+    ENTRIES = 1 << 20  # largest number of callers whose last writes are noted
 
 cdef struct LastWrite:
     int64_t caller
@@ -22,10 +22,10 @@ cdef class LastWrites:
 
 cdef class MirrorLink:
     cdef Caller mirror
-    cdef int64_t number         # of the part
+    cdef int64_t number  # number of the part
     cdef object mend
-    cdef bint behind            # the mirror may lack a write
-    cdef public bint torn       # the mirror is being sent what the part has
+    cdef bint behind  # whether the mirror may lack a write
+    cdef public bint torn  # whether the part is being copied to the mirror
 
     cdef int catch_up(self, bint written) except -1 with gil
     cdef bint pass_on(

@@ -29,7 +29,7 @@ from dps.errors import FencedError, ServerLostError
 cdef class LastWrites:
     """The last write of each caller, and how it ended.
 
-    n: entries that there are.
+    n: number of entries.
     """
 
     def __dealloc__(self):
@@ -37,7 +37,7 @@ cdef class LastWrites:
 
     @property
     def noted(self):
-        """All of them, as bytes."""
+        """Return all entries as bytes."""
         return bytes((<char*> self.list)[:self.n * sizeof(LastWrite)])
 
     @noted.setter
@@ -47,7 +47,7 @@ cdef class LastWrites:
         memcpy(self.list, given, min(len(notes), self.n * <Py_ssize_t> sizeof(LastWrite)))
 
     cdef int have(self, Py_ssize_t n) except -1 nogil:
-        """Have n entries at least."""
+        """Have at least n entries."""
         cdef LastWrite* made
         if n <= self.n:
             return 0
@@ -67,7 +67,7 @@ cdef class LastWrites:
             self.list[request.entry].status = status
 
     cdef bint find(self, const Request* request, Answer* answer) noexcept nogil:
-        """True if a repeated write was done before; and how it ended."""
+        """True if a repeated write was done before; the answer then says how it ended."""
         cdef Py_ssize_t i
         for i in range(self.n):
             if self.list[i].caller == request.caller and self.list[i].number == request.number:
@@ -79,8 +79,8 @@ cdef class LastWrites:
 cdef class MirrorLink:
     """A part's wire to its mirror; used while the part is held.
 
-    mend: ``mend(written)`` is called where the mirror cannot be asked: it gives the part another
-        link, or none, or raises. `written`: whether a write has been done that it may lack.
+    mend: ``mend(written)`` is called if the mirror cannot be asked. It gives the part another link,
+        or none, or raises. `written`: whether a write has been done that the mirror may lack.
     """
 
     def __init__(self, Caller mirror, int64_t number, mend, bint torn=False):
@@ -110,7 +110,7 @@ cdef class MirrorLink:
             raise ServerLostError(f"a mirror refused elements ({self.mirror.answer.status})")
 
     cdef int catch_up(self, bint written) except -1 with gil:
-        """Have the mirror hold what the shard holds; `written`: also a write at work."""
+        """Copy the part to the mirror again; `written`: including the current write."""
         self.mend(bool(written))
         return 0
 
@@ -118,7 +118,7 @@ cdef class MirrorLink:
         self, const Request* request, const int64_t* keys, const char* values,
         Py_ssize_t nbytes_of_key, Py_ssize_t itemsize
     ) noexcept nogil:
-        """Send a write to the mirror; whether it is on its way. An error is a matter of `mend`."""
+        """Send a write to the mirror; True if it was sent. `mend` handles an error."""
         cdef Request passed = request[0]
         cdef bint by_keys = request.start < 0, sent = False
         passed.part, passed.passed, passed.back = self.number, 1, 0
@@ -133,7 +133,7 @@ cdef class MirrorLink:
             return sent
 
     cdef bint confirm(self, int status) noexcept nogil:
-        """Wait for the mirror's answer; whether it has done the same."""
+        """Wait for the mirror's answer; True if it has done the same."""
         cdef bint same = False
         try:
             self.mirror.hear_status()

@@ -15,21 +15,21 @@ cdef class TensorPart:
     cdef pthread_mutex_t mutex
     cdef Words words
     cdef TypedOps numbers
-    cdef Table table            # of no rows: a tensor
+    cdef Table table  # no rows: the part belongs to a tensor
     cdef BoundUpdate update
     cdef double rate
-    cdef double max_wait        # seconds that a function may take
+    cdef double max_wait  # seconds that a function may take
     cdef char* params
     cdef char* state
     cdef Py_ssize_t size
-    cdef Py_ssize_t width       # elements of a key
+    cdef Py_ssize_t width  # elements per key
     cdef Py_ssize_t n_keys
     cdef Py_ssize_t state_rows
-    cdef Py_ssize_t room        # rows of the table that are free at least
+    cdef Py_ssize_t room  # least number of free rows of the table
     cdef object store           # keeps the memory alive
-    cdef public bint leads      # whether callers ask it
-    cdef MirrorLink link        # None: there is no mirror
-    cdef LastWrites last        # of callers
+    cdef public bint leads  # whether callers use it
+    cdef MirrorLink link  # None without a mirror
+    cdef LastWrites last  # last writes of callers
 
     cdef bint hold(self) except -1 nogil
     cdef void let_go(self) noexcept nogil

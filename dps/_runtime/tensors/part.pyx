@@ -1,4 +1,4 @@
-"""Parts of named tensors and tables at a shard, and how callers read and write them.
+"""Parts of named tensors and tables at a shard: how callers read and write them.
 
 Owns the order of reads and writes of one part.
 
@@ -45,7 +45,7 @@ from dps._runtime.shared.words cimport (
 from dps._runtime.updates import bind
 from dps.errors import ServerLostError, StalledError
 
-#: Seconds between looks at who holds a part.
+#: Seconds between two checks of a part that is held.
 cdef double TICK = 0.1
 
 cdef extern from *:
@@ -102,17 +102,17 @@ cdef extern from *:
     int64_t dps_home(int64_t id, int64_t n) nogil
 
 cdef enum:
-    TRIES = 8           # copies that were torn by a write
-    PAUSES = 2000       # looks at a write that is under way
-    FEW = 4096          # elements that are copied in no time
-    AT_ONCE = 256       # keys whose rows are asked for before they are read
+    TRIES = 8  # number of copies that a write may interrupt
+    PAUSES = 2000  # number of looks at a write in progress
+    FEW = 4096  # elements that are copied in no time
+    AT_ONCE = 256  # keys whose rows are prefetched
 
 
 cdef class TensorPart:
     """A tensor's or table's part at a shard: it is read and written through this.
 
-    As a context it is held still. Where `store` is mapped, and another process writes, it is for
-    `peek` alone.
+    As a context it is held. If `store` is mapped, and another process writes, only `peek` may be
+    used.
 
     rate: learning rate of pushes.
     max_wait: seconds for which a function may hold the part while others wait.
@@ -145,7 +145,7 @@ cdef class TensorPart:
         self.leads, self.last = leads, LastWrites()
 
     cdef bint hold(self) except -1 nogil:
-        """Wait until no other thread has the part; False where the server has been closed."""
+        """Wait until no other thread holds the part; False if the server has been closed."""
         cdef int failed = dps_hold(&self.mutex, TICK)
         cdef double began = dps_now()
         while failed:
@@ -167,7 +167,7 @@ cdef class TensorPart:
         pthread_mutex_unlock(&self.mutex)
 
     def __enter__(self):
-        """Hold the part still; meanwhile no other thread writes, and only mapped readers read."""
+        """Hold the part: no other thread writes, and only mapped readers read."""
         cdef bint held
         with nogil:
             held = self.hold()
@@ -179,7 +179,7 @@ cdef class TensorPart:
         self.let_go()
 
     def reach(self, MirrorLink link):
-        """Pass writes on from now, or no longer, while the part is held."""
+        """Forward writes from now on, or stop forwarding, while the part is held."""
         self.link = link
 
     def reaches(self, MirrorLink link):
@@ -188,21 +188,21 @@ cdef class TensorPart:
 
     @property
     def noted(self):
-        """The last writes of callers, as bytes; to be set where this is a mirror."""
+        """The last writes of callers as bytes; a mirror sets them."""
         return self.last.noted
 
     @noted.setter
     def noted(self, bytes notes):
-        self.room = 0  # rows have come, too
+        self.room = 0  # rows have been added, too
         self.last.noted = notes
 
     @property
     def n_noted(self):
-        """The entries that there are for them."""
+        """The number of entries."""
         return self.last.n
 
     cdef bint fits(self, const Request* request, const int64_t* keys) noexcept nogil:
-        """True if all requested rows are in the part."""
+        """True if the part has all requested rows."""
         cdef Py_ssize_t i
         if request.start >= 0:
             return (
@@ -217,7 +217,7 @@ cdef class TensorPart:
     cdef int run(
         self, const Request* request, int64_t* keys, char* values, char* back, Answer* answer
     ) except -1 nogil:
-        """Do what is asked for; ``keys`` and ``values`` are written over."""
+        """Run a request; ``keys`` and ``values`` are overwritten."""
         cdef bint by_keys = request.start < 0
         cdef Py_ssize_t n = request.n_keys * (self.width if by_keys else 1)
         answer.nbytes = 0
@@ -242,7 +242,7 @@ cdef class TensorPart:
     cdef int serve(
         self, const Request* request, int64_t* keys, char* values, char* back, Answer* answer
     ) except -1 nogil:
-        """The same while the part is held."""
+        """Run a request while the part is held."""
         if load(&self.words, S_CLOSED):
             answer.status = STOPPED
         elif self.leads == (request.passed != 0):
@@ -265,7 +265,7 @@ cdef class TensorPart:
         return 0
 
     cdef int write_both(self, const Request* request, int64_t* keys, char* values) except -1 nogil:
-        """Write here and in the mirror, if there is one, and note whose write it was."""
+        """Write here and in the mirror, if there is one, and note the caller's write."""
         cdef bint sent = False
         cdef int status
         if self.link is not None and self.link.behind:
@@ -322,7 +322,7 @@ cdef class TensorPart:
     cdef int fill(
         self, const Request* request, const int64_t* keys, const char* values
     ) except -1 nogil:
-        """Have elements as the shard has them whose mirror this is."""
+        """Copy elements from the shard that this mirrors."""
         cdef Py_ssize_t i, width = self.width * self.numbers.itemsize
         cdef int64_t at
         cdef char* row = self.params
@@ -342,9 +342,9 @@ cdef class TensorPart:
         return RAN
 
     cdef int have_room(self, const int64_t* keys, Py_ssize_t n) except -1 nogil:
-        """True if the table has room for rows of all new ids: else none is made.
+        """True if the table has room for rows of all new ids; otherwise none is created.
 
-        Only the holder of the part makes rows, so that what was free stays so.
+        Only the holder of the part creates rows, so free rows stay free.
         """
         cdef Py_ssize_t i, new = 0
         for i in range(n):
@@ -354,7 +354,7 @@ cdef class TensorPart:
             for i in range(self.table.n_rows):
                 self.room += self.table.ids[i] == FREE or self.table.ids[i] == LEFT
         if new > self.room:
-            with gil:  # an id may have come twice
+            with gil:  # an id may occur twice
                 new = len({keys[i] for i in range(n) if find(&self.table, keys[i]) < 0})
         if new > self.room:
             return False
@@ -365,7 +365,7 @@ cdef class TensorPart:
         self, int64_t op, char* at, const char* values, Py_ssize_t n, Py_ssize_t first,
         int64_t step
     ) except -1 nogil:
-        """Change n elements from the first on; whether they are finite then."""
+        """Change n elements from `start` on; True if they are finite afterwards."""
         at = self.params + first * self.numbers.itemsize
         if op == APPLY:
             return self.update.apply(
@@ -403,9 +403,10 @@ cdef class TensorPart:
                     memcpy(out + (i + j) * row, self.params + rows[j] * row, row)
 
     def peek(self, int64_t start, keys, out):
-        """Read without the shard; None where it must be asked, else how that ended.
+        """Read without the shard; None if it must be asked, else how the read ended.
 
-        As a plain number: an enum's member takes as long to look up as the read.
+        The result is a plain number, because looking up a member of an enum takes as long as the
+        read.
         """
         cdef const int64_t[::1] picks = keys
         cdef const int64_t* wanted = &picks[0] if keys is not None and picks.shape[0] else NULL
@@ -420,7 +421,7 @@ cdef class TensorPart:
             request.n_keys * (self.width if start < 0 else 1)
         ):
             raise ValueError(f"no room for {request.n_keys} keys in {out.size} elements")
-        if out.size <= FEW:  # giving the interpreter up takes longer than that
+        if out.size <= FEW:  # releasing the interpreter takes longer than that
             came = self.look(&request, wanted, into)
         else:
             with nogil:
@@ -433,7 +434,7 @@ cdef class TensorPart:
         return <int> RAN
 
     cdef bint look(self, const Request* request, const int64_t* keys, char* out) noexcept nogil:
-        """Copy one state, while others may write; whether there was time for that."""
+        """Copy a consistent state while others may write; False if there was no time for that."""
         cdef int64_t before
         cdef int tried = 0, waited = 0
         while tried < TRIES and waited < PAUSES:
@@ -450,11 +451,12 @@ cdef class TensorPart:
         return False
 
     def do(self, int64_t op, int64_t start, keys, values, double weight, out):
-        """The same for a caller in this process: how it ended, and writes so far."""
+        """Run a request of a caller in this process; return how it ended, and the writes so far."""
         return self._do(op, start, keys, values, weight, out, False)
 
     def put(self, int64_t start, keys, values):
-        """Assign, while the part is held as a context; how it ended, and writes so far."""
+        """Assign while the part is held as a context; return how it ended, and the writes so far.
+        """
         return self._do(ASSIGN, start, keys, values, 1, None, True)
 
     cdef _do(

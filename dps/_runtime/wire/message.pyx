@@ -1,6 +1,6 @@
 """Messages between a shard and its ranks or callers: one request, and one answer.
 
-Owns their form, and a caller's side of it.
+This module has the caller's side.
 """
 from libc.stdint cimport int64_t
 from libc.string cimport memset
@@ -14,8 +14,9 @@ import os
 cdef class Caller:
     """A caller's side of its wire to one shard; one request at a time.
 
-    before: its last request is asked `again`, on another wire.
-    broken: whether a request has been sent whose answer has not come: the wire is of no use.
+    before: a wire whose last request is sent `again` on this one.
+    broken: whether a request has been sent without receiving its answer, so that the wire is
+        unusable.
     """
 
     def __init__(self, Wire wire, Caller before=None):
@@ -35,7 +36,7 @@ cdef class Caller:
         if keys is not NULL:
             sizes[1] = request.n_keys * sizeof(int64_t)
         sizes[2] = request.nbytes - sizes[1]
-        self.broken = True  # until the answer has come
+        self.broken = True  # until the answer has arrived
         self.wire.send(parts, sizes, 3)
         return 0
 
@@ -49,7 +50,7 @@ cdef class Caller:
         self, int64_t op, int64_t part, int64_t start, keys, values, double weight, back,
         bint again=False
     ):
-        """Send a request; `hear` has to follow, with `back` where the elements are wanted."""
+        """Send a request; call `hear` next, with `back` if elements are to be returned."""
         cdef int64_t n = len(keys) if start < 0 else (values if back is None else back).size
         cdef Request request
         cdef const void* chosen = NULL
@@ -70,7 +71,7 @@ cdef class Caller:
             self.begin(&request, chosen, given)
 
     def hear(self, out):
-        """Wait for the answer: `Ending`, writes so far, and a pickled exception."""
+        """Wait for the answer: `Ending`, number of writes, and a pickled exception."""
         cdef void* place = NULL
         cdef Py_ssize_t room = 0
         cdef bint came = True
@@ -93,7 +94,7 @@ cdef class Caller:
         return self.answer.status, self.answer.version, result
 
     def call(self, bytes message):
-        """Have a message answered in Python: `Ending`, bytes."""
+        """Have a message answered in Python; return `Ending` and bytes."""
         cdef Request request
         cdef const char* given = message
         memset(&request, 0, sizeof(Request))
@@ -106,6 +107,6 @@ cdef class Caller:
         return self.answer.status, result
 
     def close(self):
-        """Leave."""
+        """Close the wire."""
         self.broken = True
         self.wire.close()

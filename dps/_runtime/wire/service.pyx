@@ -1,9 +1,8 @@
-"""The shard's side of a rank or a caller that is far: a thread that does what it asks for.
+"""The shard's side of a remote rank or caller: a thread that executes its requests.
 
-Owns what crosses the wire and where it is put: of a rank a gradient into its slot, an answer from
-where it lies; of a caller keys and values, whole, before a part is touched. What a step does is the
-channel's, which is the same class as that of a rank that has mapped the window; what a read or
-write does is the part's.
+This module stores what arrives: a rank's gradient in its slot, a caller's keys and values as a
+whole before a part is changed. A step is done by a channel of the same class as that of a rank that
+has mapped the window; a read or write is done by the part.
 
 A request and its answer, in turn, until the wire is closed. What a crash leaves: of a rank, before
 its request is complete, half a gradient in the slot, which has not ARRIVED; later the step goes on
@@ -29,39 +28,39 @@ from dps.errors import FencedError
 #: Longer messages would overflow the count of bytes.
 cdef int64_t MOST_KEYS = <int64_t> 1 << 40
 
-#: Elements that a request may speak of: whatever they are, their bytes can be counted.
+#: Largest number of elements in a request, whose bytes can be counted for any dtype.
 cdef int64_t MOST = <int64_t> 1 << 56
 
-#: Ids are below that.
+#: Ids are below this number.
 cdef int64_t MOST_IDS = <int64_t> 1 << 62
 
 
 cdef class Service:
     """Serves remote peers: a rank by its channel in the window, a caller by parts of tensors.
 
-    ``respond(bytes)`` calls the function that a message means, and does not raise. Of a caller,
-    `entry` is where its last write is noted.
+    ``respond(bytes)`` calls the function that a message describes, and does not raise. `entry` is
+    the entry of a caller's last write.
     """
 
-    cdef MappedChannel channel        # of a rank; None: a caller is served
-    cdef list parts             # of tensors: what a caller may ask of
-    cdef void** held            # the same
+    cdef MappedChannel channel  # of a rank; None for a caller
+    cdef list parts  # the parts of tensors that a caller may use
+    cdef void** held  # the same as pointers
     cdef int64_t n_held
-    cdef int64_t entry          # where the last write of a caller is noted
+    cdef int64_t entry  # entry of the caller's last write
     cdef Wire wire
     cdef object respond
     cdef Request* request
     cdef Answer* answer
-    cdef Request own_request    # of a caller; a rank's are its channel's
+    cdef Request own_request  # the caller's request; a rank's is in its channel
     cdef Answer own_answer
-    cdef bint working           # on a request that has come whole
+    cdef bint working  # while a complete request is executed
     cdef char* slot
     cdef Py_ssize_t slot_size
-    cdef Buffer values            # of a part, and those that are wanted
+    cdef Buffer values  # values for a part, and values to return
     cdef Buffer results
-    cdef Buffer keys              # that have come last
-    cdef Buffer sparse            # keys and values of an answer, side by side
-    cdef Buffer known             # parameters that the rank has, where it is sent their changes
+    cdef Buffer keys  # the keys that arrived last
+    cdef Buffer sparse  # keys and values of an answer, side by side
+    cdef Buffer known  # the rank's parameters, if it is sent their changes
     cdef bint knows
 
     def __init__(
@@ -92,7 +91,7 @@ cdef class Service:
     def run(self, pickled):
         """Serve until the wire is closed.
 
-        pickled: the bytes of an exception that was raised at work.
+        pickled: bytes of an exception that was raised during a request.
         """
         while True:
             self.working = False
@@ -119,7 +118,7 @@ cdef class Service:
             self._reply(result)
 
     cdef bint _serve(self) except -1 nogil:
-        """Answer what needs no interpreter; True if a call has come, else no peer is there."""
+        """Answer requests without the interpreter; True for a call, False at the end."""
         cdef int64_t waited
         cdef int status
         while self.wire.receive(self.request, sizeof(Request)):
@@ -151,10 +150,10 @@ cdef class Service:
         return False
 
     cdef const char* _coded(self) except? NULL nogil:
-        """The payload of an answer as the rank wants it.
+        """Return the payload of an answer in the rank's coding.
 
-        The first and the last answer of an epoch have all bits, so that an epoch that begins with
-        a checkpoint is the same.
+        The first and the last answer of an epoch are exact, so that an epoch that resumes from a
+        checkpoint is the same.
         """
         cdef const char* result = self.channel.payload.result
         cdef Py_ssize_t size = self.channel.size
@@ -177,7 +176,7 @@ cdef class Service:
         return self.results.at
 
     cdef int _serve_part(self) except -1 nogil:
-        """Read or write a part, once all that it takes has come."""
+        """Read or write a part, once the whole request has arrived."""
         if not 0 <= self.request.part < self.n_held:
             self._refuse()
         return self._use_part(<TensorPart> self.held[self.request.part])
@@ -212,7 +211,7 @@ cdef class Service:
         return 0
 
     cdef int _receive_account(self) except -1 nogil:
-        """Take in what the rank says of itself; what comes before EPOCH is counted here."""
+        """Store a rank's counters; counters before EPOCH are kept here."""
         cdef int64_t row[WIDTH]
         if self.channel.request.nbytes != sizeof(row):
             self._refuse()
@@ -221,7 +220,7 @@ cdef class Service:
         return self.channel.heartbeat()
 
     cdef int _receive_round(self) except -1 nogil:
-        """Put a message of a ring to its place; it gets no answer."""
+        """Store a message of a ring; it gets no answer."""
         cdef Request* request = &self.channel.request
         cdef int64_t place = request.n_keys
         cdef int64_t stride = self.channel.ring.stride
@@ -231,7 +230,7 @@ cdef class Service:
         return self.channel.has_come(<int> place, request.rows, request.sequence)
 
     cdef int _receive(self) except -1 nogil:
-        """Put what follows a request to its place."""
+        """Store the payload of a request."""
         cdef Request* request = &self.channel.request
         cdef Py_ssize_t i
         cdef int64_t least = -MOST_IDS if self.channel.takes_ids() else 0

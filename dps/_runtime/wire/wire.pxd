@@ -1,5 +1,5 @@
 cdef enum:
-    PARTS = 8           # of one message, at most
+    PARTS = 8  # largest number of parts of a message
 
 
 cdef class Wire:
@@ -13,9 +13,9 @@ cdef class Wire:
 
 cdef class SocketWire(Wire):
     cdef object socket
-    cdef object closing     # a lock: what is shut is not another's socket of the same number
+    cdef object closing  # a lock, so that `shut` does not hit another socket with the same number
     cdef int fd
-    cdef char* buffer   # bytes that have come, first .. last
+    cdef char* buffer  # received bytes, first .. last
     cdef Py_ssize_t first
     cdef Py_ssize_t last
 

@@ -1,11 +1,11 @@
 """Bytes between a rank and a shard: a native socket, or any object in Python.
 
-Owns how bytes are sent and awaited. One thread uses a wire at a time; another may shut its socket
-down, which ends what the first one waits for.
+One thread uses a wire at a time. Another thread may shut its socket down, which ends the first
+one's wait.
 
-A waiting thread looks around about once a second: ``look()`` raises where waiting makes no sense
-any more. ``lost(what)`` makes the exception of a connection that has failed. A wire that has raised
-is of no use: where a message begins is no longer known.
+A waiting thread calls ``look()`` about once a second, which raises if waiting is pointless.
+``lost(what)`` makes the exception for a failed connection. A wire that has raised is unusable,
+because the start of the next message is unknown.
 """
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdlib cimport free, malloc
@@ -46,22 +46,22 @@ cdef extern from *:
     ssize_t dps_sendmsg(int fd, iovec* parts, int n) nogil
 
 cdef enum:
-    ROOM = 1 << 16      # bytes that are received ahead
+    ROOM = 1 << 16  # bytes that are received ahead
 
 
 cdef class Wire:
-    """Sends and receives; ``look`` is called where that takes long."""
+    """Sends and receives; ``look`` is called during long waits."""
 
     cdef int send(self, const void** parts, const Py_ssize_t* sizes, int n) except -1 nogil:
         """Send up to PARTS pieces of memory as one run of bytes."""
         return 0
 
     cdef int flush(self) except -1 nogil:
-        """Have what was sent be on its way, also where no answer is asked for."""
+        """Send what was collected, also if no answer is expected."""
         return 0
 
     cdef bint receive(self, void* place, Py_ssize_t n) except -1 nogil:
-        """Receive n bytes; False where the other side has closed before the first of them."""
+        """Receive n bytes; False if the other side has closed before the first of them."""
         return False
 
     def receive_bytes(self, Py_ssize_t n):
@@ -80,7 +80,7 @@ cdef class Wire:
 
 
 cdef class SocketWire(Wire):
-    """A connected TCP socket, used natively.
+    """A connected TCP socket for native use.
 
     socket: it is owned from now on.
     ahead: what has been received already.
@@ -111,13 +111,13 @@ cdef class SocketWire(Wire):
         free(self.buffer)
 
     def close(self):
-        """Close the socket; not while another thread uses it."""
+        """Close the socket, while no other thread uses it."""
         self.fd = -1
         with self.closing:
             self.socket.close()
 
     def shut(self):
-        """End what another thread sends or receives."""
+        """End a wait of another thread."""
         with self.closing, contextlib.suppress(OSError):  # the other side was faster
             self.socket.shutdown(sockets.SHUT_RDWR)
 
@@ -155,7 +155,7 @@ cdef class SocketWire(Wire):
             came += have
             if came == n:
                 return True
-            # Nothing is left in the buffer. What is long goes straight to its place.
+            # The buffer is empty. Long values are received in place.
             self.first = self.last = 0
             if n - came >= ROOM:
                 got = recv(self.fd, out + came, n - came, 0)
@@ -174,7 +174,7 @@ cdef class SocketWire(Wire):
                 self._late()
 
     cdef int _late(self) except -1 nogil:
-        """A call has failed, perhaps because it took long."""
+        """Handle a failed call, which may have timed out."""
         cdef int error = errno
         if error == EINTR:
             return 0
@@ -202,7 +202,7 @@ cdef class ObjectWire(Wire):
         self.over.close()
 
     def shut(self):
-        """End what another thread sends or receives."""
+        """End a wait of another thread."""
         self.over.shut()
 
     cdef int send(self, const void** parts, const Py_ssize_t* sizes, int n) except -1 nogil:

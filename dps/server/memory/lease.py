@@ -6,9 +6,9 @@ thread at the shard writes LOST when its connection ends.
 
 Protocol. The rank creates the file and locks it, then writes LEASE. When it leaves in good order it
 writes LEFT, and only then unlinks the file. So if the file of a number is missing or not locked,
-its process has died; the rank that finds it unlinks it. A crash before LEASE is written leaves a file
-with a free lock, which is swept like windows, and a rank that looks slow to others: their deadline
-ends the wait.
+its process has died; the rank that finds it unlinks it. A crash before LEASE is written leaves a
+file with a free lock, which is swept like windows, and a rank that looks slow to others: their
+deadline ends the wait.
 """
 
 from __future__ import annotations

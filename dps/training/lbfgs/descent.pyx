@@ -1,8 +1,7 @@
-"""A step of L-BFGS over all ranks: sums, their mean, the next point.
+"""A step of L-BFGS over all ranks: sums, their mean, and the next point.
 
-Owns what is minimised, the mean loss and its penalty, and when nothing is gained any more: rank 0's
-`Search` decides. A loss with kinks is minimised with these rounded, ever less (Nesterov, 2005),
-until what is proven of the rounding is little.
+Rank 0's `Search` minimises the mean loss with its penalty, and decides when no gain is left. Kinks
+of a loss are rounded, less and less (Nesterov, 2005), until the rounding provably matters little.
 """
 from cython cimport floating
 from libc.math cimport INFINITY
@@ -29,15 +28,18 @@ cdef extern from "vectors.h" nogil:
         double* out, const double* x, const double* w, const double* at, Py_ssize_t n
     ) noexcept
 
-cdef double OF_A_PASS = 10      # a pass's gain that counts, in gains that another one must promise
-cdef double NARROWER = 10       # times, from one rounding of the kinks to the next
-cdef double NARROWEST = 1e-7    # of the first one; then rounding errors are all that is left
-cdef double ROUGHLY = 1000       # times the tolerance, at first: a wide rounding is no end
+# Ratio of a pass's gain that counts to the gain that another one must promise.
+cdef double OF_A_PASS = 10
+cdef double NARROWER = 10  # ratio of consecutive widths of the rounding
+# Least width as a share of the first; below it only rounding errors remain.
+cdef double NARROWEST = 1e-7
+# Multiple of the tolerance at first, since a wide rounding is only a start.
+cdef double ROUGHLY = 1000
 
 cdef enum:
     BAD_START = 100
 
-# Endings of a `DescentStep`.
+# How a `DescentStep` ends.
 ENDINGS = {**STEP_ENDINGS, BAD_START: "start"}
 
 
@@ -48,7 +50,7 @@ cdef void _widen(double* out, const floating* x, Py_ssize_t n) noexcept nogil:
 
 
 cdef void _narrow(floating* out, double* x, Py_ssize_t n) noexcept nogil:
-    """Round to the model's type; what was rounded is the number that is meant."""
+    """Round to the model's type; the rounded number is the one that counts."""
     cdef Py_ssize_t i
     for i in range(n):
         out[i] = <floating> x[i]
@@ -77,17 +79,17 @@ cdef class Search:
     """
 
     cdef readonly bint enough
-    cdef readonly double width  # of the rounded kinks
-    cdef readonly bint gap      # what the rounding takes is looked at, and no loss
+    cdef readonly double width  # width of the rounded kinks
+    cdef readonly bint gap  # whether the gap of the rounding is evaluated in place of the loss
     cdef Coordinates coordinates
     cdef LBFGS search
     cdef Py_ssize_t size
     cdef bint single
     cdef object _vectors        # keeps the memory alive
     cdef double* penalty        # factors of the squares of parameters, halved
-    cdef double* at             # the parameters that are looked at
-    cdef double* slope          # there
-    cdef double* turned         # in coordinates
+    cdef double* at  # the parameters of the next evaluation
+    cdef double* slope  # their gradient
+    cdef double* turned  # the gradient in coordinates
     cdef double tolerance
     cdef double least
     cdef double best
@@ -115,7 +117,7 @@ cdef class Search:
         self.penalty, self.at = vectors, vectors + self.size
         self.slope, self.turned = vectors + 2 * self.size, vectors + 3 * self.size
         self.coordinates = coordinates
-        # Coordinates scale each parameter, and mix into them only what has no such penalty.
+        # Coordinates scale each parameter, and mix only parameters without such a penalty.
         weights = None if l1 is None else coordinates.gradient(l1)
         point = coordinates.point(self._vectors[1])
         self.search = LBFGS(point, tolerance, precision, relative, weights)
@@ -125,9 +127,9 @@ cdef class Search:
         self.patience = patience
 
     def resume(self, double rows, double share):
-        """Go on from the best point, on one row of each `share`, `rows` in all; also to begin.
+        """Continue from the best point, or begin, on one row in `share`, `rows` in all.
 
-        What is given next is of that point: after a first time, of the one that `write` gives.
+        The next values are for that point; at the beginning for the one that `write` gives.
         """
         if not (rows > 0 and share > 0):
             raise ValueError(f"nothing can be learned of {rows} rows, one of each {share}")
@@ -140,9 +142,9 @@ cdef class Search:
         self.enough = False
 
     def observe(self, double total, mean):
-        """Take the sum of losses and the mean gradient at the point; whether it is now the best.
+        """Take in the sum of losses and the mean gradient at the point; True if it is the best.
 
-        `total` is infinite or NaN, and `mean` None, where there is no value.
+        `total` is infinite or NaN, and `mean` None, if there is no value.
         """
         cdef const char* given = NULL
         if mean is not None:
@@ -150,14 +152,14 @@ cdef class Search:
         return bool(self.take(total, given))
 
     def write(self, out):
-        """Write the parameters that are looked at next, (n,)."""
+        """Write the parameters of the next evaluation, (n,)."""
         self.put(self._look_at("out", out))
 
     cdef char* _look_at(self, str name, array) except? NULL:
         return vector_of(name, array, "float32" if self.single else "float64", self.size)
 
     cdef int take(self, double total, const char* mean) except -1 nogil:
-        """Native `observe`; NULL where there is no gradient."""
+        """Native `observe`; NULL without a gradient."""
         cdef double value, least
         cdef double* gradient = NULL
         cdef bint accepted = False
@@ -178,16 +180,17 @@ cdef class Search:
                 self.coordinates.to_gradient(self.slope, gradient)
             accepted = self.search.take(value, gradient)
             value = self.search.value
-            if accepted and not self.search.extending:  # its length is right
+            if accepted and not self.search.extending:  # the length of the step is right
                 least = min(self.share * self.least, OF_A_PASS * self.search.worthwhile())
                 if self.least == -INFINITY and self.tolerance > 0:
-                    # Last digits decide on zeros, but passes may promise what no digit shows.
+                    # Last digits decide which coefficients are zero, but passes may promise more
+                    # than digits show.
                     least = self.search.precision * abs(value)
                 self.idle = 0 if value <= self.best - least else self.idle + 1
                 self.best = min(self.best, value)
         self.enough = self.search.converged or self.idle >= self.patience
         if self.first_width > 0 and self.share == 1:
-            if self.width == 0:  # the loss itself, where the last search has ended
+            if self.width == 0:  # the loss itself, after the last search has ended
                 self.enough = True
             elif self.enough:
                 self.enough, self.gap = False, True
@@ -195,7 +198,7 @@ cdef class Search:
         return accepted
 
     cdef void _narrow_down(self, double gap) noexcept nogil:
-        """Go on from the best point with narrower parabolas, or with none if that is near."""
+        """Continue from the best point with narrower parabolas, or with none if that is close."""
         self.gap = False
         self.width /= NARROWER
         if gap <= self.near * abs(self.best) or self.width < NARROWEST * self.first_width:
@@ -205,7 +208,7 @@ cdef class Search:
         self.idle = 0
 
     cdef void _set_pace(self) noexcept nogil:
-        """The wider the rounding, the sooner its search ends."""
+        """Set the tolerance: the wider the rounding, the sooner a search ends."""
         cdef double narrow = self.width / self.first_width if self.first_width > 0 else 0
         self.search.relative = self.relative * max(1.0, ROUGHLY * narrow)
 
@@ -219,7 +222,7 @@ cdef class Search:
 
 
 cdef class DescentStep:
-    """Steps of a rank; `search` works on rank 0 alone.
+    """A rank's steps; `search` is used on rank 0 only.
 
     ranks: the steps of this rank, which nothing else uses meanwhile.
     point: (n,) array, where the rows are looked at, of the search's dtype; afterwards the next one.
@@ -259,7 +262,7 @@ cdef class DescentStep:
         self._arrays = [point, best, ahead]
 
     def run(self):
-        """Take a step; how it ended: `start` is that there is no value where the search begins."""
+        """Take a step; return how it ended. `start` means that there is no value at the start."""
         cdef int status
         with nogil:
             status = self._run()
@@ -277,7 +280,7 @@ cdef class DescentStep:
         self.ranks.activity.spend(COMPUTE, -1)
         self.ranks.activity.step(self.rows.count, self.rows.count, self.loss)
         if not (self.loss - self.loss == 0 and self._is_finite(gradient)):
-            notes[0] = INFINITY  # there is no value here, for all ranks
+            notes[0] = INFINITY  # no rank has a value here
             memset(gradient, 0, self.size * self.itemsize)
         status = self.ranks.mean(gradient, self.rows.count, notes)
         if status != RAN:

@@ -6,7 +6,7 @@ cdef class CurvaturePairs:
     cdef Py_ssize_t size
     cdef Py_ssize_t rows
     cdef Py_ssize_t kept
-    cdef Py_ssize_t following       # the row of the next pair
+    cdef Py_ssize_t following  # row of the next pair
     cdef double scale               # the inverse curvature along the last step
     cdef double cosine
 

@@ -1,7 +1,7 @@
-"""Curvature pairs of a quasi-Newton search: steps, and by how much they have changed the gradient.
+"""Curvature pairs of a quasi-Newton search: steps and the changes of the gradient.
 
-Owns the two loops of L-BFGS (Nocedal and Wright, 2006, algorithm 7.4). All in double; a sum has the
-same bits on every processor.
+This module has the two loops of L-BFGS (Nocedal and Wright, 2006, algorithm 7.4). All arithmetic is
+in double; a sum has the same bits on every processor.
 """
 from libc.math cimport sqrt
 
@@ -19,11 +19,11 @@ cdef extern from "vectors.h" nogil:
 cdef class CurvaturePairs:
     """The last pairs of a search in ``size`` dimensions, ``memory`` at most.
 
-    One row more than there may be pairs: where the next pair is looked at before it counts.
+    There is one more row than pairs, for the next pair before it counts.
     """
 
     def __init__(self, Py_ssize_t size, Py_ssize_t memory, double cosine):
-        """`cosine`: of the angle between a step and its change, below which a pair is left out."""
+        """`cosine`: least cosine of the angle between a step and its change."""
         if size < 0 or memory < 1:
             raise ValueError(f"there is no memory of {memory} pairs in {size} dimensions")
         self.size = size
@@ -42,13 +42,13 @@ cdef class CurvaturePairs:
         self, const double[::1] start, const double[::1] end, const double[::1] before,
         const double[::1] after,
     ):
-        """Keep a step and what it made of the gradient, if that says something; whether it does."""
+        """Keep a step and the change of the gradient, if they are informative; True if kept."""
         for name, vector in (("start", start), ("end", end), ("before", before), ("after", after)):
             same_length(name, vector.shape[0], self.size)
         return self.size > 0 and self.keep(&start[0], &end[0], &before[0], &after[0])
 
     def direction(self, const double[::1] gradient, double[::1] out):
-        """Write minus the inverse Hessian's estimate times the gradient; return its slope."""
+        """Write minus the estimated inverse Hessian times the gradient; return its slope."""
         same_length("gradient", gradient.shape[0], self.size)
         same_length("out", out.shape[0], self.size)
         return self.turn(&gradient[0], &out[0]) if self.size else 0.0
@@ -56,10 +56,10 @@ cdef class CurvaturePairs:
     cdef bint keep(
         self, const double* start, const double* end, const double* before, const double* after
     ) noexcept nogil:
-        """Keep the step from ``start`` to ``end`` and what it made of the gradient.
+        """Keep the step from ``start`` to ``end`` and the change of the gradient; True if kept.
 
-        Not where the cosine of the angle between them is too small: where the change is rounding
-        error, so is what it says. Whether it is kept.
+        It is not kept if the cosine of the angle between them is too small: the change is then
+        mostly rounding error.
         """
         cdef double curvature, length, change
         cdef double* step
@@ -81,7 +81,7 @@ cdef class CurvaturePairs:
         return True
 
     cdef double turn(self, const double* gradient, double* out) noexcept nogil:
-        """`direction`, without a look at what it is given."""
+        """`direction` without checks of its arguments."""
         cdef Py_ssize_t age, row
         cdef double weight
         if self.size == 0:

@@ -9,13 +9,13 @@ cdef class GradientSum:
     cdef double every
     cdef double beaten
     cdef Py_ssize_t most
-    cdef Py_ssize_t summed      # rows in the sum of the model's type
-    cdef bint folded            # whether some have gone on to the one in double
+    cdef Py_ssize_t summed  # rows in the sum of the model's type
+    cdef bint folded  # whether some have been moved to the sum in double
     cdef double loss
     cdef object _part
     cdef object _params
     cdef double[::1] whole
-    cdef char* part             # at the end, the sum of all
+    cdef char* part  # at the end, the whole sum
     cdef const char* params
 
     cdef void start(self, const char* params) noexcept nogil
@@ -28,7 +28,7 @@ cdef class GradientSum:
     cdef int _fold(self) except -1 nogil
 
 
-# Rows of a block that a pass takes: order[start:stop], or start:stop.
+# The rows of a block in a pass: order[start:stop], or start:stop.
 cdef struct Part:
     const Rows* rows
     const int64_t* order        # or NULL

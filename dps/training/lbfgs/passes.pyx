@@ -1,7 +1,7 @@
 """A native pass over rows: the sums of losses and gradients at one point.
 
-Owns where the gradient is added up: in the model's type over so many rows as keep it exact enough,
-in double beyond.
+Gradients are added up in the model's type over as many rows as keep it exact enough, and in double
+beyond.
 """
 from cython cimport floating
 from libc.stdint cimport int64_t, uintptr_t
@@ -18,7 +18,7 @@ cdef extern from "waiting.h" nogil:
 
 
 cdef void _fold(floating* part, double* whole, Py_ssize_t n, bint first) noexcept nogil:
-    """Move a sum to the one in double."""
+    """Add a sum to the one in double, and clear it."""
     cdef Py_ssize_t i
     if first:
         for i in range(n):
@@ -36,10 +36,10 @@ cdef void _round(floating* part, const double* whole, Py_ssize_t n) noexcept nog
 
 
 cdef class GradientSum:
-    """Adds up a pass."""
+    """The sums of a pass."""
 
     def __init__(self, Gradient gradient, Py_ssize_t most, beat, double every):
-        """`beat` is called while rows are added, where the last time is `every` seconds ago."""
+        """`beat` is called while rows are added, at least `every` seconds apart."""
         if most < 1:
             raise ValueError(f"a sum is of one row at least, got {most}")
         self.gradient = gradient
@@ -50,10 +50,10 @@ cdef class GradientSum:
         self._part = np.zeros(gradient.size, "f4" if gradient.single else "f8")
         self.part = <char*> <uintptr_t> self._part.ctypes.data
         self.whole = np.zeros(gradient.size)
-        gradient.owner = beat, self._part  # the channel has the points
+        gradient.owner = beat, self._part  # the owner of the points
 
     def begin(self, params):
-        """Begin a pass at a point, (n,), which must not change until its end."""
+        """Begin a pass at a point, (n,), which must not change before its end."""
         cdef const char* point = vector_of(
             "params", params, "float32" if self.gradient.single else "float64", self.gradient.size
         )
@@ -71,13 +71,13 @@ cdef class GradientSum:
             self.add_rows(part.rows, part.order, start, stop, part.limit)
 
     def end(self):
-        """The sums of losses and of gradients, the latter in the model's type."""
+        """Return the sums of losses and of gradients, the latter in the model's type."""
         self.finish()
         self._params, self.params = None, NULL
         return self.loss, self._part.copy()
 
     cdef void start(self, const char* params) noexcept nogil:
-        """Begin a pass at a point, which must not change until its end."""
+        """Begin a pass at a point, which must not change before its end."""
         self.params = params
         self.loss = self.summed = 0
         self.folded = False
@@ -89,7 +89,7 @@ cdef class GradientSum:
         self, const Rows* rows, const int64_t* chosen, Py_ssize_t start, Py_ssize_t stop,
         Py_ssize_t limit,
     ) except -1 nogil:
-        """Add rows, of which there are ``limit``, or so many chosen."""
+        """Add rows; ``limit`` is the number of rows, or of selected ones."""
         cdef Py_ssize_t n
         while start < stop:
             if self.summed >= self.most:
@@ -112,7 +112,7 @@ cdef class GradientSum:
         return 0
 
     cdef int finish(self) except -1 nogil:
-        """Put the sum of all where that in the model's type is."""
+        """Write the whole sum in the model's type."""
         self._close()
         if not self.folded:
             return 0
@@ -124,7 +124,7 @@ cdef class GradientSum:
         return 0
 
     cdef int _close(self) except -1 nogil:
-        """End a batch; a model in Python is called here."""
+        """End a batch; this calls a model in Python."""
         self.loss += self.gradient.finish(self.params, self.part)
         if self.gradient.failed:
             with gil:
@@ -147,7 +147,7 @@ cdef class GradientSum:
 cdef int _bind(
     Part* part, Gradient gradient, BlockRows block, order, Py_ssize_t start, Py_ssize_t stop
 ) except -1:
-    """Look at rows, and say where they are."""
+    """Check rows, and get their address."""
     cdef const int64_t[::1] picks = order
     part.limit = gradient._limit(block, picks, start, stop)
     if block.rows.picked:
@@ -159,11 +159,11 @@ cdef int _bind(
 
 
 cdef class Pass:
-    """The same rows again and again."""
+    """Repeated passes over the same rows."""
 
     def __init__(self, GradientSum sum, parts):
-        """Each part is what `GradientSum.add` takes."""
-        free(self.parts)  # of an earlier call
+        """Each part has the arguments of `GradientSum.add`."""
+        free(self.parts)  # from an earlier call
         self.sum = sum
         self.parts = <Part*> calloc(max(len(parts), 1), sizeof(Part))
         if self.parts is NULL:
@@ -190,7 +190,7 @@ cdef class Pass:
         return self.sum.loss, self.sum._part.copy()
 
     cdef int run(self, const char* params) except -1 nogil:
-        """Make the sums at a point; they are where those of `sum` are."""
+        """Compute the sums at a point, in `sum`."""
         cdef Py_ssize_t number
         cdef Part* part
         self.sum.start(params)
@@ -202,7 +202,7 @@ cdef class Pass:
 
 
 cdef class StreamedPass(Pass):
-    """Rows that are read anew in each pass: `rows` gives what `GradientSum.add` takes."""
+    """Passes over rows that are read each time: `rows` yields arguments of `GradientSum.add`."""
 
     def __init__(self, GradientSum sum, rows, Py_ssize_t count):
         Pass.__init__(self, sum, [])

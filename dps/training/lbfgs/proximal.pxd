@@ -5,18 +5,18 @@ from dps.training.lbfgs.pairs cimport CurvaturePairs
 cdef class ProximalStep:
     cdef CurvaturePairs pairs
     cdef object _weights        # keeps the memory alive
-    cdef const double* weights  # of the L1 norm
+    cdef const double* weights  # weights of the L1 norm
     cdef double[:, ::1] steps   # products of the pairs' steps
     cdef double[:, ::1] crossed     # products of steps and changes
     cdef double[:, ::1] lower   # products of newer steps and older changes
-    cdef double[:, ::1] inverse     # of the compact form's middle matrix
+    cdef double[:, ::1] inverse  # inverse of the compact form's middle matrix
     cdef double[::1] along      # the inverse times the pairs times the step
-    cdef double[::1] across     # the same of another vector
-    cdef double curvature       # of the model where no pair says more
-    cdef Py_ssize_t count       # of the coordinates that may move
-    cdef Py_ssize_t width       # of the compact form, twice the pairs
-    cdef Buffer free            # numbers of the coordinates that may move
-    cdef Buffer wide            # the pairs there
+    cdef double[::1] across  # the same for another vector
+    cdef double curvature  # curvature of the model without pairs
+    cdef Py_ssize_t count  # number of coordinates that may move
+    cdef Py_ssize_t width  # width of the compact form, twice the pairs
+    cdef Buffer free  # the coordinates that may move
+    cdef Buffer wide  # the pairs at these coordinates
     cdef Buffer turned          # times the inverse, and the curvature along the coordinate
     cdef Buffer work
 

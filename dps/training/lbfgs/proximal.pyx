@@ -1,4 +1,4 @@
-"""The step of a proximal quasi-Newton search: to where a quadratic model and an L1 norm are least.
+"""The step of a proximal quasi-Newton search: to the minimum of a quadratic model and an L1 norm.
 
 The model is L-BFGS's own in compact form (Byrd, Nocedal and Schnabel, 1994). It is nearly
 minimised: by coordinate descent, which ends at exact zeros (Scheinberg and Tang, 2016), then by
@@ -19,10 +19,11 @@ cdef extern from "vectors.h" nogil:
     void dps_add_scaled(double* out, const double* x, double by, Py_ssize_t n) noexcept
 
 cdef enum:
-    SWEEPS = 3      # over the coordinates, one by one; more of them saved no step of the search
+    SWEEPS = 3  # passes over the coordinates; more of them saved no step of the search
 
-cdef double EXACT = 1e-4    # of the squares of what conjugate gradients begin with
-cdef double REGULAR = 1e-10  # of the largest pivot or curvature: less is rounding error
+cdef double EXACT = 1e-4  # share of the initial squares at which conjugate gradients end
+# Share of the largest pivot or curvature below which there is only rounding error.
+cdef double REGULAR = 1e-10
 
 
 cdef inline double _shrunk(double x, double by) noexcept nogil:
@@ -31,7 +32,7 @@ cdef inline double _shrunk(double x, double by) noexcept nogil:
 
 
 cdef bint _invert(double* m, Py_ssize_t n, Py_ssize_t stride) noexcept nogil:
-    """Invert a positive definite matrix in place, by Gauss and Jordan; whether it is one."""
+    """Invert a positive definite matrix in place, by Gauss and Jordan; False if it is not one."""
     cdef Py_ssize_t i, j, row
     cdef double pivot, factor, largest = 0
     for i in range(n):
@@ -54,10 +55,10 @@ cdef bint _invert(double* m, Py_ssize_t n, Py_ssize_t stride) noexcept nogil:
 
 
 cdef class ProximalStep:
-    """Steps to where ``g . d + d . B d / 2 + |weights * (at + d)|_1`` is least.
+    """Steps to the minimum of ``g . d + d . B d / 2 + |weights * (at + d)|_1``.
 
-    `B` is the Hessian's estimate that the pairs make, in compact form. Coordinates that are
-    zero, and that the gradient does not move, stay: the others are descended along one by one.
+    `B` is the pairs' estimate of the Hessian, in compact form. Coordinates that are zero, and that
+    the gradient does not move, stay; the others are minimised one by one.
 
     weights: (n,) array, of the L1 norm; 0 where there is none.
     """
@@ -76,7 +77,8 @@ cdef class ProximalStep:
         self.free, self.wide, self.turned, self.work = Buffer(), Buffer(), Buffer(), Buffer()
 
     def direction(self, const double[::1] at, const double[::1] gradient, double[::1] out):
-        """Write the step; by how much it changes the norm and what is linear, which is negative."""
+        """Write the step; return the change of the norm and of the linear part, which is negative.
+        """
         for name, length in (
             ("at", at.shape[0]), ("gradient", gradient.shape[0]), ("out", out.shape[0])
         ):
@@ -109,11 +111,11 @@ cdef class ProximalStep:
     cdef double turn(
         self, const double* at, const double* gradient, double* out
     ) except? 1 nogil:
-        """`direction`, without a look at what it is given."""
+        """`direction` without checks of its arguments."""
         cdef double slope = self._turn(at, gradient, out)
         if slope <= 0:
             return slope
-        self.pairs.kept = 0     # rounding has made the model worthless: begin with a new one
+        self.pairs.kept = 0  # rounding has made the model worthless: start a new one
         return min(0.0, self._turn(at, gradient, out))
 
     cdef double _turn(
@@ -156,12 +158,12 @@ cdef class ProximalStep:
                 after = _shrunk(after, self.weights[j] / steep)
                 if after == before:
                     continue
-                # To zero, not nearly to it.
+                # To zero exactly, not nearly.
                 out[j] = after - at[j]
                 dps_add_scaled(&self.along[0], turned + c * (width + 1), after - before, width)
 
     cdef double _slope(self, Py_ssize_t c, double gradient, double step) noexcept nogil:
-        """Slope of the quadratic model along a free coordinate."""
+        """Return the slope of the quadratic model along a free coordinate."""
         cdef const double* wide = <double*> self.wide.at
         cdef double taken = dps_dot(wide + c * self.width, &self.along[0], self.width)
         return gradient + self.curvature * step - taken
@@ -169,9 +171,9 @@ cdef class ProximalStep:
     cdef int _slide(
         self, const double* at, const double* gradient, double* out
     ) except -1 nogil:
-        """Go to where the model is least with the same signs and zeros, or to the first new zero.
+        """Move to the model's minimum with the same signs and zeros, or to the first new zero.
 
-        By conjugate gradients: one coordinate at a time is slow where several pull together.
+        It uses conjugate gradients: coordinate descent is slow if coordinates interact.
         """
         cdef Py_ssize_t n = self.count, width = self.width, c, j, hit = -1
         cdef Py_ssize_t* free = <Py_ssize_t*> self.free.at
@@ -228,7 +230,7 @@ cdef class ProximalStep:
     cdef Py_ssize_t _choose(
         self, const double* at, const double* gradient, double* out
     ) except -1 nogil:
-        """The coordinates that may move; how many they are."""
+        """Choose the coordinates that may move; return their number."""
         cdef Py_ssize_t j, count = 0
         cdef Py_ssize_t* free
         for j in range(self.pairs.size):
@@ -281,15 +283,15 @@ cdef class ProximalStep:
         return True
 
     cdef Py_ssize_t row(self, Py_ssize_t age) noexcept nogil:
-        """Place of the pair with a number of newer ones."""
+        """Return the row of the pair with `age` newer ones."""
         return (self.pairs.following - 1 - age + self.pairs.rows) % self.pairs.rows
 
     cdef double length(self, Py_ssize_t row) noexcept nogil:
-        """Factor that scales the curvature of a pair to one."""
+        """Return the factor that scales the curvature of a pair to one."""
         return 1 / sqrt(self.pairs.curvatures[row])
 
     cdef bint _gather(self) except -1 nogil:
-        """The pairs at the free coordinates, and times the inverse; whether all curve upwards."""
+        """Gather the pairs at the free coordinates, and times the inverse; False if indefinite."""
         cdef Py_ssize_t kept = self.pairs.kept, width = 2 * kept, count = self.count, a, c, i, row
         cdef Py_ssize_t* free = <Py_ssize_t*> self.free.at
         cdef double* wide = <double*> self.wide.fit(count * width * sizeof(double))

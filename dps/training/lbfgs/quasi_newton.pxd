@@ -9,18 +9,18 @@ cdef class LBFGS:
     cdef CurvaturePairs pairs
     cdef ProximalStep proximal  # or None
     cdef object _vectors        # keeps the memory alive
-    cdef double* next           # where the next value is wanted
+    cdef double* next  # the point of the next evaluation
     cdef double* optimum        # the best point so far
-    cdef double* gradient       # there
+    cdef double* gradient  # its gradient
     cdef double* direction
-    cdef double value           # at the best point
+    cdef double value  # value at the best point
     cdef double tolerance
     cdef double relative
     cdef double precision
     cdef double slope
     cdef double step
     cdef int trials
-    cdef bint begun             # whether there is a value
+    cdef bint begun  # whether there is a value
 
     cdef void restart(self) noexcept nogil
     cdef int take(self, double value, const double* gradient) except -1 nogil

@@ -1,7 +1,7 @@
 """L-BFGS for a convex function that its caller evaluates, and an L1 norm.
 
-It is given a value and a gradient and says where it wants the next ones. All in double; every point
-has the same bits on every processor.
+It takes in a value and a gradient, and returns the next point to evaluate. All arithmetic is in
+double; every point has the same bits on every processor.
 """
 from libc.math cimport INFINITY
 from libc.stdint cimport uintptr_t
@@ -17,18 +17,18 @@ cdef extern from "vectors.h" nogil:
     double dps_dot(const double* a, const double* b, Py_ssize_t n) noexcept
     void dps_add_scaled(double* out, const double* x, double by, Py_ssize_t n) noexcept
 
-cdef double SUFFICIENT = 1e-4   # Armijo's share of the decrease that the slope promises
-cdef double AS_STEEP = 0.9      # of the slope at a step's end: it was much too short
-cdef double FARTHER = 4         # then the next one is so many times as long
-cdef double TRUSTED = 100       # gains of so many tolerances let a small promise be believed
-cdef double SMALL = 1e-4        # of the tolerance: it is never less for a small value
-cdef double CURVED = 1e-10      # cosine between step and change from which a pair counts
-cdef int TRIALS = 20            # points along a direction before it is given up
+cdef double SUFFICIENT = 1e-4  # Armijo's share of the decrease that the slope promises
+cdef double AS_STEEP = 0.9  # share of the slope that remains after a step that was much too short
+cdef double FARTHER = 4  # the next step is this many times as long
+cdef double TRUSTED = 100  # a small promise is believed after a gain of fewer tolerances
+cdef double SMALL = 1e-4  # share of the tolerance below which it is not reduced for a small value
+cdef double CURVED = 1e-10  # least cosine between step and change for a pair to count
+cdef int TRIALS = 20  # points along a direction before it is given up
 
 cdef enum:
-    MEMORY = 10     # pairs that are kept
-    PROXIMAL = 30   # with an L1 norm: a third fewer steps
-    FEW = 1 << 15   # parameters up to which these do not cost more than a pass
+    MEMORY = 10  # number of pairs
+    PROXIMAL = 30  # number of pairs with an L1 norm, which saves a third of the steps
+    FEW = 1 << 15  # parameters up to which these cost no more than a pass
 
 
 cdef class LBFGS:
@@ -71,27 +71,27 @@ cdef class LBFGS:
 
     @property
     def point(self):
-        """The next point to evaluate, (n,); a copy."""
+        """Return the next point to evaluate, (n,), as a copy."""
         return self._vectors[0].copy()
 
     @property
     def best(self):
-        """The best point so far, (n,); a copy."""
+        """Return the best point so far, (n,), as a copy."""
         return self._vectors[1].copy()
 
     def resume(self, double tolerance):
-        """Go on from the best point, on another function that curves alike."""
+        """Continue from the best point, on another function with similar curvature."""
         self.tolerance = tolerance
         self.restart()
 
     cdef void restart(self) noexcept nogil:
-        """Go on from the best point, on another function."""
+        """Continue from the best point, on another function."""
         self.value = INFINITY
         self.begun = self.converged = self.extending = False
         memcpy(self.next, self.optimum, self.size * sizeof(double))
 
     def observe(self, double value, gradient):
-        """Take the function's value and gradient at `point`, and choose the next point.
+        """Take in the function's value and gradient at `point`, and choose the next point.
 
         value: infinite or NaN where the function has no value.
         gradient: (n,) array or None, None where there is none.
@@ -104,7 +104,7 @@ cdef class LBFGS:
         return bool(self.take(value, <const double*> <uintptr_t> gradient.ctypes.data))
 
     cdef int take(self, double value, const double* gradient) except -1 nogil:
-        """Native `observe`; NULL where there is no gradient."""
+        """Native `observe`; NULL without a gradient."""
         cdef double gain, slope
         if self.proximal is not None:
             value += self.proximal.norm(self.next)
@@ -117,7 +117,7 @@ cdef class LBFGS:
         self.extending = False
         if self.begun:
             slope = dps_dot(gradient, self.direction, self.size)
-            # Nothing curves here: go on, much farther, unless that is rounding.
+            # No curvature here: go much farther, unless it is rounding.
             if (
                 slope < AS_STEEP * self.slope
                 and self.proximal is None
@@ -139,14 +139,14 @@ cdef class LBFGS:
         return True
 
     cdef bint _decreased(self, double value) noexcept nogil:
-        # Near the optimum the values' own error hides the decrease.
+        # Near the optimum the error of the values hides the decrease.
         cdef double error = self.precision * abs(self.value)
         return value <= self.value + SUFFICIENT * self.step * self.slope + error
 
     cdef void _shorten(self, double value) noexcept nogil:
         cdef double excess, shorter = 0.1
         self.trials += 1
-        # A decrease that is lost in rounding cannot be found.
+        # A decrease below rounding cannot be found.
         if self.trials >= TRIALS or -self.step * self.slope <= self.precision * abs(self.value):
             self.converged = True
             memcpy(self.next, self.optimum, self.size * sizeof(double))
@@ -159,10 +159,10 @@ cdef class LBFGS:
         self._go()
 
     cdef int _turn(self, double gain) except -1 nogil:
-        """Choose a new direction: minus the inverse Hessian's estimate times the gradient.
+        """Choose a new direction: minus the estimated inverse Hessian times the gradient.
 
-        Or, with an L1 norm, to where that and the quadratic model are least together. ``gain`` is
-        what the step before has brought.
+        With an L1 norm, go to the minimum of that and the quadratic model together. ``gain`` is
+        that of the last step.
         """
         cdef double promise, least
         self.step, self.trials = 1, 0
@@ -182,13 +182,13 @@ cdef class LBFGS:
         return 0
 
     cdef double worthwhile(self) noexcept nogil:
-        """The gain that is worth a step: the tolerance, of a value that is small less of it.
+        """Return the least gain worth a step: the tolerance, or less of it for a small value.
 
-        Not without end: where the least value is zero, each step gains a share of what is left.
+        It does not vanish: if the minimum is zero, each step gains a share of the rest.
         """
         return min(self.tolerance, max(self.relative * abs(self.value), SMALL * self.tolerance))
 
     cdef void _go(self) noexcept nogil:
-        """The next point is the best one, and a step."""
+        """Set the next point: the best one plus a step."""
         memcpy(self.next, self.optimum, self.size * sizeof(double))
         dps_add_scaled(self.next, self.direction, self.step, self.size)
