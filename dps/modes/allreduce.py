@@ -78,10 +78,8 @@ class AllReduce(PausingMode):
 
     Examples
     --------
-    >>> AllReduce(algorithm="ring").shards_hold_parameters
-    False
-    >>> AllReduce(period=16).takes_steps_only
-    True
+    >>> from dps import AllReduce, MLPClassifier
+    >>> model = MLPClassifier(mode=AllReduce(period=16))
     """
 
     algorithm: str = "direct"
@@ -110,7 +108,7 @@ class AllReduce(PausingMode):
                     f"{option} has no effect without outer='nesterov'. Got outer={self.outer!r}."
                 )
         if self.takes_steps_only:
-            self.check_pauses("period, or outer")
+            self._check_pauses("period, or outer")
         if self.uses_ring and self.access == "stream":
             raise ValueError(
                 "algorithm='ring' needs a window beside each replica: access='stream' has none"
@@ -146,7 +144,7 @@ class AllReduce(PausingMode):
         """See `Mode`."""
         return self.period
 
-    def step(self, spec: StepSpec) -> Step:
+    def _step(self, spec: StepSpec) -> Step:
         """Make the step of a rank, which updates its own copy of the parameters."""
         if not self.takes_steps_only:
             return self._reduction(spec)

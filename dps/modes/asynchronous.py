@@ -71,9 +71,9 @@ class Async(Mode):
 
     Examples
     --------
-    >>> Async().steps([600, 400], batch_size=100)
-    (6, 4)
-    >>> Async(max_delay=8).max_staleness(n_replicas=4)
+    >>> from dps import Async, MLPClassifier
+    >>> model = MLPClassifier(mode=Async(max_delay=8), n_replicas=4)
+    >>> model.mode.max_staleness(n_replicas=4)
     51
     """
 
@@ -159,15 +159,15 @@ class Async(Mode):
         """False: gradients are applied as they arrive."""
         return False
 
-    def steps(self, rows: Sequence[int], batch_size: int) -> tuple[int, ...]:
+    def _steps(self, rows: Sequence[int], batch_size: int) -> tuple[int, ...]:
         """Return the steps per epoch of each rank: its rows over the batch size."""
         return tuple(-(-n // batch_size) for n in rows)
 
-    def updates(self, steps: Sequence[int]) -> int:
+    def _updates(self, steps: Sequence[int]) -> int:
         """Return the updates per epoch: one per step, or per `aggregate` steps."""
         return -(-sum(steps) // (self.aggregate or 1))
 
-    def step(self, spec: StepSpec) -> Step:
+    def _step(self, spec: StepSpec) -> Step:
         """Make the step of a rank, which sends its gradients to the shards."""
         given = (
             spec.rank, spec.channels, spec.params, spec.total, spec.version, spec.activity,

@@ -43,6 +43,6 @@ class Auto(Mode):
         """True like sync, so that steps and L-BFGS are chosen as for sync."""
         return self.begins.deterministic
 
-    def step(self, spec: StepSpec) -> Step:
+    def _step(self, spec: StepSpec) -> Step:
         """Make the step of sync."""
-        return self.begins.step(spec)
+        return self.begins._step(spec)

@@ -100,7 +100,7 @@ class Mode(Configuration, ABC):
         """True if its options concern stochastic steps, which excludes L-BFGS."""
         return False
 
-    def quorum(self, n_replicas: int) -> int:
+    def _quorum(self, n_replicas: int) -> int:
         """Return the number of gradients that an update waits for; 0 means all."""
         return 0
 
@@ -162,7 +162,7 @@ class Mode(Configuration, ABC):
         """Number of steps between two at which replicas wait for each other."""
         return 1
 
-    def steps(self, rows: Sequence[int], batch_size: int) -> tuple[int, ...]:
+    def _steps(self, rows: Sequence[int], batch_size: int) -> tuple[int, ...]:
         """Return the steps per epoch of each rank, so that an update takes `batch_size` rows.
 
         By default all ranks take the same steps, and share the rows of each batch.
@@ -176,12 +176,12 @@ class Mode(Configuration, ABC):
         """
         return (-(-sum(rows) // batch_size),) * len(rows)
 
-    def updates(self, steps: Sequence[int]) -> int:
+    def _updates(self, steps: Sequence[int]) -> int:
         """Return the updates per epoch, from the steps of each rank."""
         return max(steps)
 
     @abstractmethod
-    def step(self, spec: StepSpec) -> Step:
+    def _step(self, spec: StepSpec) -> Step:
         """Make a rank's steps over all of its shards."""
 
 
@@ -206,7 +206,7 @@ class PausingMode(Mode):
         if self.snapshot_every is not None:
             check_real(self, "snapshot_every", 0.0, math.inf, closed="left")
 
-    def check_pauses(self, why: str) -> None:
+    def _check_pauses(self, why: str) -> None:
         """Raise if snapshots within an epoch are requested but impossible."""
         if self.snapshot_every not in (None, PausingMode.snapshot_every):
             raise ValueError(

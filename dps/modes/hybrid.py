@@ -37,8 +37,8 @@ class Hybrid(Mode):
 
     Examples
     --------
-    >>> Hybrid().steps([600, 400], batch_size=100)
-    (10, 10)
+    >>> from dps import FMClassifier, Hybrid
+    >>> model = FMClassifier(n_factors=8, mode=Hybrid())
     """
 
     name: ClassVar[str] = "hybrid"
@@ -59,7 +59,7 @@ class Hybrid(Mode):
         """True: L-BFGS does not train tables."""
         return True
 
-    def step(self, spec: StepSpec) -> Step:
+    def _step(self, spec: StepSpec) -> Step:
         """Make the step of a rank, which waits for others except for table rows."""
         return SynchronousStep(
             spec.rank, spec.channels, spec.params, spec.total, spec.version, spec.activity,

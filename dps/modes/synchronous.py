@@ -62,10 +62,8 @@ class Sync(PausingMode):
 
     Examples
     --------
-    >>> Sync().steps([600, 400], batch_size=100)
-    (10, 10)
-    >>> Sync(backups=1).quorum(4)
-    3
+    >>> from dps import MLPClassifier, Sync
+    >>> model = MLPClassifier(mode=Sync(backups=1), n_replicas=4)  # waits for three
     """
 
     backups: int = 0
@@ -86,7 +84,7 @@ class Sync(PausingMode):
                 f"late_gradients={self.late_gradients!r} needs backups >= 1, got backups=0"
             )
         if self.backups:
-            self.check_pauses("backups")
+            self._check_pauses("backups")
 
     @property
     def channel(self) -> ChannelKind:
@@ -113,7 +111,7 @@ class Sync(PausingMode):
         """True with backups: L-BFGS waits for all replicas."""
         return self.backups > 0
 
-    def quorum(self, n_replicas: int) -> int:
+    def _quorum(self, n_replicas: int) -> int:
         """Return the number of gradients per update if others may come late; 0: all.
 
         Raises
@@ -133,10 +131,10 @@ class Sync(PausingMode):
             )
         return n_replicas - self.backups if self.backups else 0
 
-    def steps(self, rows: Sequence[int], batch_size: int) -> tuple[int, ...]:
+    def _steps(self, rows: Sequence[int], batch_size: int) -> tuple[int, ...]:
         """See `Mode`; with backups every replica must have rows in each step."""
-        self.quorum(len(rows))
-        steps = super().steps(rows, batch_size)
+        self._quorum(len(rows))
+        steps = super()._steps(rows, batch_size)
         if self.backups and min(rows) < steps[0]:
             raise ValueError(
                 f"backups={self.backups} needs rows of every replica in each step, and one has "
@@ -145,7 +143,7 @@ class Sync(PausingMode):
             )
         return steps
 
-    def step(self, spec: StepSpec) -> Step:
+    def _step(self, spec: StepSpec) -> Step:
         """Make the step of a rank, which waits for all others, or for the fastest."""
         given = (
             spec.rank, spec.channels, spec.params, spec.total, spec.version, spec.activity,

@@ -40,7 +40,7 @@ class _AllRowsScore(Score):
     n_raw: int = 1  # columns of a row
     n_y: int = 1
 
-    def about(self, targets: TargetEncoding, n_outputs: int) -> _AllRowsScore:
+    def _about(self, targets: TargetEncoding, n_outputs: int) -> _AllRowsScore:
         """Score some made-up rows, so that an impossible score is an error before the fit."""
         if targets.classes is None:
             y = np.tile([[1.5], [2.5]], n_outputs)
@@ -55,34 +55,34 @@ class _AllRowsScore(Score):
         try:
             with warned(), suppress(Warning):  # warnings may be errors in this process
                 raw, weight = np.ones((len(y), n_outputs)), np.ones(len(y))
-                score.value(score.sums(targets, y, raw, weight), 1.0)
+                score._value(score._sums(targets, y, raw, weight), 1.0)
         except Exception as error:
             raise ValueError(f"scoring={self.name!r} is not possible here: {error}") from error
         return score
 
-    def sums(
+    def _sums(
         self, targets: TargetEncoding, y: Any, raw: np.ndarray, weight: Any
     ) -> NDArray[np.float64]:
         """Return the rows."""
         rows = np.column_stack([raw, y, weight])
         return np.concatenate([[len(rows)], rows.ravel()])
 
-    def joined(self, parts: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    def _joined(self, parts: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
         """Return all rows in the order of the parts."""
         counts = [int(part[0]) for part in parts]
         each = self.n_raw + self.n_y + 1
         rows = [part[1 : 1 + n * each] for part, n in zip(parts, counts, strict=True)]
         return np.concatenate([[sum(counts)], *rows])
 
-    def width(self, rows: int) -> int:
+    def _width(self, rows: int) -> int:
         """One count, and the raw outputs, targets and weight of each row."""
         return 1 + rows * (self.n_raw + self.n_y + 1)
 
-    def value(self, sums: NDArray[np.float64], weight: float) -> float:
+    def _value(self, sums: NDArray[np.float64], weight: float) -> float:
         """Return the scorer's value; equal weights are left out."""
         assert self.targets is not None
         n = int(sums[0])
-        rows = sums[1 : self.width(n)].reshape(n, -1)
+        rows = sums[1 : self._width(n)].reshape(n, -1)
         raw, y, weights = rows[:, : self.n_raw], rows[:, self.n_raw : -1], rows[:, -1]
         y = y[:, 0] if self.n_y == 1 else y
         counting = weights > 0
@@ -161,6 +161,6 @@ def get_score(scoring: Any, loss: Loss) -> Score:
             "scoring is a function: wrap one that gives a number a row, "
             f"dps.metrics.RowScore({name}), or one of all rows, sklearn.metrics.make_scorer({name})"
         )
-    if score.needs_probabilities and not loss.has_probabilities:
+    if score._needs_probabilities and not loss.has_probabilities:
         raise ValueError(f"scoring={scoring!r} asks for probabilities, which {loss!r} has not")
     return score

@@ -23,11 +23,11 @@ class Score(ABC):
     """A score of validation rows; higher is better."""
 
     @property
-    def needs_probabilities(self) -> bool:
+    def _needs_probabilities(self) -> bool:
         """True if only a loss that has probabilities can be scored."""
         return False
 
-    def about(self: _Self, targets: TargetEncoding, n_outputs: int) -> _Self:
+    def _about(self: _Self, targets: TargetEncoding, n_outputs: int) -> _Self:
         """Return the score with what it needs to know about the targets.
 
         Parameters
@@ -44,20 +44,20 @@ class Score(ABC):
         return self
 
     @abstractmethod
-    def sums(
+    def _sums(
         self, targets: TargetEncoding, y: Any, raw: np.ndarray, weight: Any
     ) -> NDArray[np.float64]:
         """Sums of some rows, (k,), from encoded targets, raw outputs and weights."""
 
-    def joined(self, parts: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    def _joined(self, parts: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
         """Join reports on parts of the rows; further numbers may follow a report."""
         return functools.reduce(operator.add, parts, np.zeros(1))
 
-    def width(self, rows: int) -> int:
+    def _width(self, rows: int) -> int:
         """Largest number of values in a report on `rows` rows."""
         return 1
 
-    def value(self, sums: NDArray[np.float64], weight: float) -> float:
+    def _value(self, sums: NDArray[np.float64], weight: float) -> float:
         """Return the score, from the report of all rows and the sum of their weights."""
         return float(sums[0] / weight)
 
@@ -67,14 +67,14 @@ class _MeanScore(Score):
     """A score whose reports are sums over rows."""
 
     @abstractmethod
-    def of_rows(self, targets: TargetEncoding, y: np.ndarray, raw: np.ndarray) -> Any:
+    def _of_rows(self, targets: TargetEncoding, y: np.ndarray, raw: np.ndarray) -> Any:
         """Return values to sum, (n,) or (n, k)."""
 
-    def sums(
+    def _sums(
         self, targets: TargetEncoding, y: Any, raw: np.ndarray, weight: Any
     ) -> NDArray[np.float64]:
         """Return weighted sums, (k,)."""
-        rows = np.asarray(self.of_rows(targets, y, raw), np.float64)
+        rows = np.asarray(self._of_rows(targets, y, raw), np.float64)
         return np.atleast_1d(weight @ rows)
 
 
@@ -116,11 +116,11 @@ class RowScore(_MeanScore):
             )
 
     @property
-    def needs_probabilities(self) -> bool:
+    def _needs_probabilities(self) -> bool:
         """True if the score needs probabilities."""
         return self.response_method == "predict_proba"
 
-    def of_rows(self, targets: TargetEncoding, y: np.ndarray, raw: np.ndarray) -> Any:
+    def _of_rows(self, targets: TargetEncoding, y: np.ndarray, raw: np.ndarray) -> Any:
         """Return the numbers of the function."""
         scored = np.asarray(self.function(*seen(self.response_method, targets, y, raw)))
         if scored.shape != (len(raw),):
@@ -167,7 +167,7 @@ class _Probabilities(_MeanScore):
     """A mean over rows of probabilities."""
 
     @property
-    def needs_probabilities(self) -> bool:
+    def _needs_probabilities(self) -> bool:
         """True."""
         return True
 
@@ -176,7 +176,7 @@ class _Probabilities(_MeanScore):
 class _LogLoss(_Probabilities):
     """Minus the log loss."""
 
-    def of_rows(self, targets: TargetEncoding, y: np.ndarray, raw: np.ndarray) -> Any:
+    def _of_rows(self, targets: TargetEncoding, y: np.ndarray, raw: np.ndarray) -> Any:
         chances, codes = targets.loss.probabilities(raw), targets.codes(y)
         if targets.multilabel:
             return -formulas.negative_logs(np.where(codes, chances, 1 - chances)).sum(axis=1)
@@ -188,7 +188,7 @@ class _LogLoss(_Probabilities):
 class _Brier(_Probabilities):
     """The negative Brier score; half of it for two classes."""
 
-    def about(self, targets: TargetEncoding, n_outputs: int) -> _Brier:
+    def _about(self, targets: TargetEncoding, n_outputs: int) -> _Brier:
         """Refuse several labels per row."""
         if targets.multilabel:
             raise ValueError(
@@ -197,7 +197,7 @@ class _Brier(_Probabilities):
             )
         return self
 
-    def of_rows(self, targets: TargetEncoding, y: np.ndarray, raw: np.ndarray) -> Any:
+    def _of_rows(self, targets: TargetEncoding, y: np.ndarray, raw: np.ndarray) -> Any:
         chances = targets.loss.probabilities(raw).astype(np.float64)
         true = targets.codes(y)[:, None] == np.arange(chances.shape[1])
         distance = ((chances - true) ** 2).sum(axis=1)
@@ -215,7 +215,7 @@ class _LabelScore(_MeanScore):
     n_labels: int = 0
     positive: int = 1  # the code of the positive class for "binary"
 
-    def about(self, targets: TargetEncoding, n_outputs: int) -> _LabelScore:
+    def _about(self, targets: TargetEncoding, n_outputs: int) -> _LabelScore:
         """Return the score for a number of labels."""
         n_labels = 0 if targets.classes is None else len(targets.classes)
         if self.average == "binary" and (targets.multilabel or n_labels != 2):
@@ -226,18 +226,18 @@ class _LabelScore(_MeanScore):
         positive = positive_code(targets.classes) if self.average == "binary" else 1
         return replace(self, n_labels=n_labels, positive=positive)
 
-    def width(self, rows: int) -> int:
+    def _width(self, rows: int) -> int:
         """Return three per label."""
         return 3 * self.n_labels
 
-    def of_rows(self, targets: TargetEncoding, y: np.ndarray, raw: np.ndarray) -> Any:
+    def _of_rows(self, targets: TargetEncoding, y: np.ndarray, raw: np.ndarray) -> Any:
         true, predicted = targets.codes(y) > 0, raw > 0
         if not targets.multilabel:
             labels = np.arange(self.n_labels)
             true, predicted = (of[:, None] == labels for of in (targets.codes(y), _codes(raw)))
         return np.hstack([true & predicted, predicted, true])
 
-    def value(self, sums: NDArray[np.float64], weight: float) -> float:
+    def _value(self, sums: NDArray[np.float64], weight: float) -> float:
         both, predicted, true = sums[: 3 * self.n_labels].reshape(3, -1)
         if self.average == "binary":
             both, predicted, true = (of[[self.positive]] for of in (both, predicted, true))
@@ -256,25 +256,25 @@ class _R2(Score):
 
     n_outputs: int = 1
 
-    def about(self, targets: TargetEncoding, n_outputs: int) -> _R2:
+    def _about(self, targets: TargetEncoding, n_outputs: int) -> _R2:
         """Return the score for a number of outputs."""
         return replace(self, n_outputs=n_outputs)
 
-    def width(self, rows: int) -> int:
+    def _width(self, rows: int) -> int:
         """Return the weight, and three per output."""
         return 1 + 3 * self.n_outputs
 
-    def sums(
+    def _sums(
         self, targets: TargetEncoding, y: Any, raw: np.ndarray, weight: Any
     ) -> NDArray[np.float64]:
         """Return moments."""
         true, predicted = seen("predict", targets, y, raw)
         return formulas.moments(true, predicted, weight)
 
-    def joined(self, parts: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
-        return formulas.joined([np.zeros(self.width(0)), *parts])
+    def _joined(self, parts: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+        return formulas.joined([np.zeros(self._width(0)), *parts])
 
-    def value(self, sums: NDArray[np.float64], weight: float) -> float:
+    def _value(self, sums: NDArray[np.float64], weight: float) -> float:
         return float(formulas.r2(sums).mean())
 
 

@@ -138,7 +138,7 @@ class Group:
             members = tuple(ranks[0] for ranks in hosts)
             ring = -(-size // n_shards) if mode.uses_ring and n_shards > 1 else 0
             spec = WindowSpec(
-                "f00d", n_ranks, held, 16, members, ring=ring, quorum=mode.quorum(n_ranks),
+                "f00d", n_ranks, held, 16, members, ring=ring, quorum=mode._quorum(n_ranks),
                 gathers=mode.gathers,
                 rounds=mode.narrow and not (holds or mode.uses_ring),
             )  # fmt: skip

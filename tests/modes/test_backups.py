@@ -299,9 +299,9 @@ def test_what_makes_no_sense_is_refused() -> None:
         Sync(late_gradients="wait")
     with pytest.raises(ValueError, match="backups=2 leaves none of 2 replicas to wait for"):
         fitted(Sync(backups=2), X, y, n_replicas=2)
-    assert Sync(backups=1).quorum(4095) == 4094
+    assert Sync(backups=1)._quorum(4095) == 4094
     with pytest.raises(ValueError, match="backups=1 counts up to 4,095 replicas"):
-        Sync(backups=1).quorum(4096)
+        Sync(backups=1)._quorum(4096)
     with pytest.raises(ValueError, match=r"not possible with mode=Sync\(.*backups=1"):
         fitted(Sync(backups=1), X, y, optimizer="lbfgs", batch_size="auto")
 
@@ -326,7 +326,7 @@ def test_a_replica_that_begins_late_counts_from_where_the_group_began() -> None:
 
 def test_options_that_cannot_be_kept_are_refused() -> None:
     with pytest.raises(ValueError, match="needs rows of every replica in each step"):
-        Sync(backups=1).steps([10, 990], 10)
+        Sync(backups=1)._steps([10, 990], 10)
     with pytest.raises(ValueError, match="needs backups >= 1"):
         Sync(late_gradients="add")
     with pytest.raises(ValueError, match="outer_momentum has no effect without outer='nesterov'"):

@@ -148,7 +148,7 @@ def _scored(job: Job, score: Score, survey: Survey, validating: bool) -> Job:
             f"scoring={survey.estimator.scoring!r} needs rows for validation: give X_val and "
             "y_val to fit, or early_stopping=True"
         )
-    scored = score.about(job.targets, survey.n_outputs)
+    scored = score._about(job.targets, survey.n_outputs)
     return replace(job, stopping=replace(job.stopping, score=scored, tol=survey.tol))
 
 

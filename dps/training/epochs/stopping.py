@@ -76,8 +76,8 @@ class StoppingRule:
             validation = self.unit * summed.validation_sum / summed.validation_weight
         score = math.nan
         if self.score is not None and summed.validation_weight:
-            sums = self.score.joined(list(reports[:, width:]))
-            score = self.score.value(sums, summed.validation_weight)
+            sums = self.score._joined(list(reports[:, width:]))
+            score = self.score._value(sums, summed.validation_weight)
         monitored = validation if self.validate else loss
         if not math.isfinite(monitored):
             raise NonFiniteError(

@@ -122,7 +122,7 @@ def make_plan(
     if sum(trained) == 0:
         raise ValueError("no row is left to train on: lower validation_fraction")
     batch = batch_rows(batch_size, sum(trained))
-    steps = mode.steps(trained, batch)
+    steps = mode._steps(trained, batch)
     ranks = tuple(
         RankPlan(worker, tuple(pieces), n, step)
         for (worker, pieces), n, step in zip(parts, trained, steps, strict=True)

@@ -125,7 +125,7 @@ class Channel:
             place=spec.place,
             epoch_steps=spec.epoch_steps,
         )
-        self.step: Step = mode.step(setup)
+        self.step: Step = mode._step(setup)
         self._reductions = 0
         self._aligned = False
         self._together = mode.together

@@ -89,8 +89,8 @@ class HeldOutRows:
             weights = np.asarray(weights, np.float64)
             weight += float(weights.sum())
             if self._score is not None:
-                reports.append(self._score.sums(self._targets, some.y, raw, weights))
-        return loss, weight, () if self._score is None else self._score.joined(reports)
+                reports.append(self._score._sums(self._targets, some.y, raw, weights))
+        return loss, weight, () if self._score is None else self._score._joined(reports)
 
     def _parts(self) -> Iterator[_Part]:
         with closing(self._source.blocks(held_out=True)) as blocks:

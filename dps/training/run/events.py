@@ -110,7 +110,7 @@ def _started(
 ) -> dict[str, Any]:
     updates = 1
     if job.full_batch is None:
-        updates = plan.mode.updates([rank.steps for rank in plan.ranks])
+        updates = plan.mode._updates([rank.steps for rank in plan.ranks])
     return {
         "name": job.name,
         "mode": plan.mode.described,

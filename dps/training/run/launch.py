@@ -66,7 +66,7 @@ def rates_of(job: Job, plan: Plan, summary: DataSummary) -> Rates | None:
     if table is None and (job.full_batch is not None or not summary.sparse):
         return None
     kernel, native = job.model.kernel, job.optimizer.native
-    updates = job.mode.updates([rank.steps for rank in plan.ranks])
+    updates = job.mode._updates([rank.steps for rank in plan.ranks])
     possible = kernel is not None and kernel.keyed and native is not None and native.lazy
     on_shards = possible and job.mode.shards_hold_parameters and summary.sparse
     if table is not None and not on_shards:
@@ -219,7 +219,7 @@ class Launch:
                 1 if shard else min(job.epochs_ahead, HISTORY),  # the first shard keeps them
                 self.members if self.hosts else (),
                 ring=-(-layout.size // members) if job.mode.uses_ring and members > 1 else 0,
-                quorum=job.mode.quorum(len(plan.ranks)),
+                quorum=job.mode._quorum(len(plan.ranks)),
                 gathers=job.mode.gathers,
                 rounds=job.mode.narrow and not (holds or job.mode.uses_ring),
                 reported=INTERIM_WIDTH if shard else self._reported(),
@@ -248,7 +248,7 @@ class Launch:
         if score is None:
             return own
         rows = [sum(map(self._kept, rank.pieces)) for rank in self.plan.ranks]
-        width = score.width(max(rows))
+        width = score._width(max(rows))
         if len(rows) * width > _MOST_REPORTED:
             raise ValueError(
                 f"the score that was asked for (scoring) looks at all {sum(rows):,} rows for "
