@@ -41,18 +41,20 @@ autodoc_typehints = "none"  # numpydoc shows the types of the docstrings
 numpydoc_show_class_members = False
 numpydoc_class_members_toctree = False
 toc_object_entries_show_parents = "hide"
+highlight_language = "none"  # of literal blocks: commands and outputs
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 
+#: Within a section of the gallery scripts stand in this order.
 EXAMPLES = [
-    "quickstart", "flights_dataframe", "search", "numpy_only", "text", "click_logs",
-    "pytorch_module", "compare_modes", "resume", "larger_than_memory", "read_while_training",
-    "shared_value", "ensemble", "evolution",
+    "quickstart", "numpy_only", "compare_modes", "flights_dataframe", "text", "click_logs",
+    "larger_than_memory", "search", "ensemble", "pytorch_module", "slurm_job", "resume",
+    "shared_value", "read_while_training", "evolution",
 ]  # fmt: skip
 
 
 class InOrder:
-    """The order of the gallery."""
+    """The order of a section of the gallery."""
 
     def __init__(self, folder: str) -> None:
         pass
@@ -64,6 +66,9 @@ class InOrder:
 
 # The tests run the examples: the gallery shows them.
 sphinx_gallery_conf = {
+    "subsection_order": [
+        f"../examples/{name}" for name in ("data", "models", "clusters", "servers")
+    ],
     "within_subsection_order": InOrder,
     "examples_dirs": ["../examples"],
     "gallery_dirs": ["examples"],

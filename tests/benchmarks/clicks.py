@@ -2,8 +2,8 @@
 
     python tests/benchmarks/clicks.py [--rows N] [--seeds N] [--only peers days files] [--quick]
 
-Days of ``examples/click_logs.py``, whole, in the memory of one process; counts as they are, and as
-logarithms. Vowpal Wabbit passes once over its own text on one core, with 2^22 weights (``pip
+Days of ``examples/data/click_logs.py``, whole, in the memory of one process; counts as they are,
+and as logarithms. Vowpal Wabbit passes once over its own text on one core, with 2^22 weights (``pip
 install vowpalwabbit``), and then with all pairs of words. scikit-learn hashes into 2^22 columns
 for one pass of `SGDClassifier`. LightGBM has its defaults, and the words are categories. The model
 in PyTorch is DLRM, "Deep Learning Recommendation Model" (Naumov et al., 2019), with 16 factors,
@@ -43,7 +43,7 @@ from dps import FMClassifier, LinearClassifier
 from dps.preprocessing import FrameEncoder
 from measure import MB, Peak, bars, installed, options, table, timed
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "data"))
 from click_logs import make_day
 
 Day = tuple[pd.DataFrame, Any]

@@ -29,7 +29,7 @@ from namespaces import why_not
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+ROOT = Path(__file__).resolve().parents[2]
 
 #: For a shell: launchers do not quote it.
 PYTHON = shlex.quote(sys.executable)
@@ -221,6 +221,19 @@ def test_a_cluster_of_slurm_jobs(
         fit_and_lose_a_worker(client, monkeypatch)
 
 
+def test_the_job_of_the_examples(slurm: str, tmp_path: Path) -> None:
+    pytest.importorskip("dask_jobqueue")
+    script = ROOT / "examples" / "clusters" / "slurm_job.py"
+    job = shlex.join([sys.executable, str(script), str(tmp_path / "fits")])
+    submit = [*shlex.split(slurm), "sbatch", "--wait", "--output", "log", "--wrap", job]
+    done = subprocess.run(submit, cwd=tmp_path, capture_output=True, text=True, timeout=200)
+    log = tmp_path / "log"
+    assert done.returncode == 0, done.stderr + (log.read_text() if log.exists() else "")
+    assert "20 epochs" in log.read_text()
+    assert (tmp_path / "fits" / "model" / "manifest.json").exists()
+    assert list(tmp_path.glob("slurm-*.out")), "its workers are jobs"
+
+
 #: A process in a container: its own /dev/shm of 64 MB, as pods have, and its own cgroup.
 CONTAINED = """
 echo $$ > {group}/cgroup.procs
@@ -285,7 +298,7 @@ def check_fields(value: Any, kind: str, where: str) -> None:
 def test_the_manifest_for_kubernetes_has_fields_that_there_are() -> None:
     pytest.importorskip("kubernetes")
     make_cluster_spec = pytest.importorskip("dask_kubernetes.operator").make_cluster_spec
-    manifest = yaml.safe_load((DOCS / "howto" / "daskcluster.yaml").read_text())
+    manifest = yaml.safe_load((ROOT / "docs" / "howto" / "daskcluster.yaml").read_text())
     made = make_cluster_spec(name="training", image="registry.example.com/dps:1", n_workers=4)
     assert set(manifest) == set(made)
     worker, scheduler = manifest["spec"].pop("worker"), manifest["spec"].pop("scheduler")

@@ -3,7 +3,7 @@
 
 Makes two days of a click log, trains on the first and predicts the second::
 
-    pip install -e ".[examples]" && python examples/click_logs.py [ROWS]
+    pip install -e ".[examples]" && python examples/data/click_logs.py [ROWS]
 
 A row has 13 counts with gaps and long tails, and 26 strings with 10 to 1,000,000 values, of which
 few are frequent. Eight columns of strings say much of the clicks, and one pair of columns.
@@ -89,3 +89,11 @@ if __name__ == "__main__":
         Client(cluster),
     ):
         main(Path(folder), *map(int, sys.argv[1:]))
+
+# %%
+# It prints::
+#
+#                            log loss    AUC
+#     the rate of clicks     0.6441
+#     LinearClassifier       0.5125  0.793
+#     FMClassifier           0.5150  0.790

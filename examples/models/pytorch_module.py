@@ -4,7 +4,7 @@
 Trains a convolutional network on images in a Dask array, synchronously on two workers, and puts
 the trained module to use without dps::
 
-    pip install -e ".[torch]" && python examples/pytorch_module.py
+    pip install -e ".[torch]" && python examples/models/pytorch_module.py
 """
 
 import dask.array as da
@@ -51,3 +51,9 @@ def main() -> None:
 if __name__ == "__main__":
     with LocalCluster(n_workers=2, threads_per_worker=1) as cluster, Client(cluster):
         main()
+
+# %%
+# It prints::
+#
+#     2 replicas, accuracy 0.967
+#     the module alone says [0, 4, 8, 2, 6] of [0, 4, 8, 2, 6]

@@ -62,3 +62,8 @@ if __name__ == "__main__":
             lives = client.gather(client.map(live, range(NETWORKS), pure=False))
     assert len({w for _, w in lives}) == 1  # the same bits
     print(f"ten networks: accuracy {lives[0][0]:.3f} on the digits they trained on")
+
+# %%
+# It prints::
+#
+#     ten networks: accuracy 0.976 on the digits they trained on

@@ -4,7 +4,7 @@
 Starts a process that trains and writes a checkpoint in each epoch, kills it, and starts it again.
 The second process continues, and ends with the bits of a fit that nothing disturbed::
 
-    python examples/resume.py
+    python examples/clusters/resume.py
 """
 
 import multiprocessing
@@ -59,3 +59,10 @@ def main(folder: Path) -> None:
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         main(Path(folder))
+
+# %%
+# It prints::
+#
+#     the first process ended with exit code -9
+#     the second one trained 27 of 40 epochs, resumed: True
+#     40 epochs, the same bits as without a kill: True

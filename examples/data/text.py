@@ -3,7 +3,7 @@
 
 Splits mails into words, hashes each word to a column, and trains a linear model::
 
-    pip install -e ".[examples]" && python examples/text.py [MAILS.parquet]
+    pip install -e ".[examples]" && python examples/data/text.py [MAILS.parquet]
 
 Hashing learns nothing from the words, so no worker needs a vocabulary. A parquet file of your own
 has the columns "text" and "spam"; without one the script makes mails up.
@@ -70,3 +70,9 @@ if __name__ == "__main__":
         if not file.exists():
             made_up_mails(file)
         main(file)
+
+# %%
+# It prints::
+#
+#     73 epochs with alpha=1.6e-09
+#     0.976 of 1,600 mails are classified correctly

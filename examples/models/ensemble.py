@@ -47,3 +47,10 @@ if __name__ == "__main__":
         print(f"{name}: log loss {found[name]:.3f}, accuracy {accuracy:.3f} on new digits")
     print(f"the best has {best.hidden_layer_sizes[0]} units and alpha={best.alpha}")
     assert found["mean"] < found["best"]
+
+# %%
+# It prints::
+#
+#     best: log loss 0.075, accuracy 0.972 on new digits
+#     mean: log loss 0.067, accuracy 0.976 on new digits
+#     the best has 32 units and alpha=1e-05

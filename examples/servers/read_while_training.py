@@ -18,7 +18,7 @@ def follow(X, y):
     with dps.ServedModel("tumours") as served:
         while len(seen) < 3:
             if served.epochs > max(seen, default=0):
-                seen[served.epochs] = served.score(X, y)
+                seen[served.epochs] = round(served.score(X, y), 3)
         served.server.assign("enough", 1.0)
     return seen
 
@@ -38,3 +38,9 @@ if __name__ == "__main__":
             with dps.ParameterServer.load(path, n_shards=3) as loaded:
                 same = dps.ServedModel(loaded).score(X, y) == model.score(X, y)
                 print("the same, loaded into three shards:", same)
+
+# %%
+# It prints::
+#
+#     accuracy by epochs, seen elsewhere: {1: 0.974, 2: 0.984, 3: 0.981}
+#     the same, loaded into three shards: True
