@@ -20,11 +20,13 @@ from dps.data.collections.partitions import (
     is_list,
 )
 from dps.data.collections.parts import Parts
+from dps.files.directories import write_directory
+from dps.files.records import Kind, RecordWriter
 from dps.preprocessing.dates import check_part_names
 from dps.preprocessing.dtypes import check_frame, unfit_columns
 
 if TYPE_CHECKING:
-    from dps._typing import MatrixLike, VectorLike
+    from dps._typing import MatrixLike, PathLike, VectorLike
     from dps.preprocessing.layout import FrameLayout
     from dps.preprocessing.reader import FrameReader
     from dps.preprocessing.survey import FrameSurvey
@@ -244,6 +246,24 @@ class FrameEncoder(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):
         check_is_fitted(self)
         return np.array(self._layout.names(), object)
 
+    def save(self, path: PathLike) -> None:
+        """Write the encoder to a directory, from which :func:`dps.load` reads it.
+
+        Nothing is pickled: the files hold numbers and texts.
+
+        Parameters
+        ----------
+        path : str or path
+            Directory on any file system of fsspec. What was saved there is replaced.
+
+        Raises
+        ------
+        TypeError
+            A parameter or category cannot be written.
+        """
+        writer = RecordWriter(encoder_kinds())
+        write_directory(path, {"encoder": writer(self, "encoder")}, writer.arrays)
+
     # The interface for estimators, partition by partition.
 
     def _begin(self, X: Any) -> FrameReader:
@@ -338,13 +358,42 @@ class FrameEncoder(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):
 FrameEncoder._sklearn_auto_wrap_output_keys = {"transform"}
 
 
+def encoder_kinds() -> list[Kind]:
+    """Return the kinds of an encoder in files and of its parts; imports pandas."""
+    from dps.preprocessing.saved import layout_kinds
+
+    kind = Kind("encoder", FrameEncoder, ("parameters", "layout"), _fields, _encoder)
+    return [*layout_kinds(), kind]
+
+
+def _fields(encoder: FrameEncoder) -> dict[str, Any]:
+    layout = encoder._layout if hasattr(encoder, "_layout") else None
+    return {"parameters": encoder.get_params(deep=False), "layout": layout}
+
+
+def _encoder(parameters: Any, layout: Any) -> FrameEncoder:
+    from dps.preprocessing.layout import FrameLayout
+
+    if not isinstance(parameters, dict):
+        raise ValueError("parameters of the encoder are no dict")
+    encoder = FrameEncoder(**parameters)
+    if layout is None:
+        return encoder
+    if not isinstance(layout, FrameLayout):
+        raise ValueError(f"the layout of the encoder is {layout!r}")
+    return encoder._restored(layout)
+
+
 def _meta(X: Any) -> Any:
     """Return a pandas dataframe with the columns of `X`."""
     if is_frame(X):
         return X._meta if is_dask(X) else X
     if is_dask_frame(X) or (hasattr(X, "iloc") and not is_dask(X)):
         raise ValueError("X is a Series: X.to_frame() makes a dataframe of one column")
-    remedy = ": dask.dataframe.from_delayed(X) makes one" if is_list(X) else ""
+    remedy = ""
+    if is_list(X) or isinstance(X, np.ndarray):
+        maker = "dask.dataframe.from_delayed" if is_list(X) else "pandas.DataFrame"
+        remedy = f": {maker}(X) makes one"
     raise TypeError(f"X must be a dataframe of pandas or dask, got {type(X).__name__}{remedy}")
 
 

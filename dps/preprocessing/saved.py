@@ -1,4 +1,4 @@
-"""An encoder of dataframes in files: parameters, layout and distinct values."""
+"""The layout of encoded dataframes in files, with distinct values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import numpy as np
 
 from dps.files.records import Kind
 from dps.preprocessing.dates import PARTS
-from dps.preprocessing.encoder import FrameEncoder
 from dps.preprocessing.features import (
     Bag,
     Cross,
@@ -25,8 +24,8 @@ from dps.preprocessing.layout import MOST_COLUMNS, FrameLayout
 _FEATURES = Number | OneHot | Hashed | Bag | Cross | TokenSequence
 
 
-def encoder_kinds() -> list[Kind]:
-    """Return the kinds of an encoder and of its parts; imports pandas."""
+def layout_kinds() -> list[Kind]:
+    """Return the kinds of a layout and of its parts; imports pandas."""
     import pandas as pd
 
     # Dtypes of categories; an Index of text holds objects.
@@ -40,7 +39,6 @@ def encoder_kinds() -> list[Kind]:
         Kind.of("feature:sequence", TokenSequence),
         Kind.of("feature:shared", Shared),
         Kind.of("layout", FrameLayout, _check_layout, _LAYOUT),
-        Kind("encoder", FrameEncoder, ("parameters", "layout"), _fields_of_encoder, _encoder),
         *(Kind(f"index:{cls.__name__}", cls, _INDEX, _fields_of_index, _index) for cls in indexes),
         Kind(
             "index:PeriodIndex", pd.PeriodIndex, ("ordinals", "freq"), _fields_of_periods, _periods
@@ -190,19 +188,3 @@ def _check_layout(layout: FrameLayout) -> None:
         raise ValueError(f"dtype is {layout.dtype!r}")
     if not 0 < layout.width <= MOST_COLUMNS:
         raise ValueError(f"there are {layout.width} encoded columns")
-
-
-def _fields_of_encoder(encoder: FrameEncoder) -> dict[str, Any]:
-    layout = encoder._layout if hasattr(encoder, "_layout") else None
-    return {"parameters": encoder.get_params(deep=False), "layout": layout}
-
-
-def _encoder(parameters: Any, layout: Any) -> FrameEncoder:
-    if not isinstance(parameters, dict):
-        raise ValueError("parameters of the encoder are no dict")
-    encoder = FrameEncoder(**parameters)
-    if layout is None:
-        return encoder
-    if not isinstance(layout, FrameLayout):
-        raise ValueError(f"the layout of the encoder is {layout!r}")
-    return encoder._restored(layout)

@@ -177,6 +177,38 @@ def test_an_unfitted_estimator_comes_back_with_all_of_its_parameters(tmp_path: P
         assert repr(dps.load(tmp_path / "other")) == repr(regressor)
 
 
+@pytest.mark.parametrize(
+    "encoder",
+    [
+        FrameEncoder(lists=2), FrameEncoder(16, shared=True, dtype="float64"),
+        FrameEncoder(missing="mean", max_categories=2, logarithms=["size"]),
+        FrameEncoder(interactions=[("kind", "town")], n_buckets=32),
+    ],
+    ids=["exact", "shared", "logarithms", "interactions"],
+)  # fmt: skip
+def test_an_encoder_comes_back_alone(encoder: FrameEncoder, tmp_path: Path) -> None:
+    encoder.save(tmp_path / "encoder")
+    assert repr(dps.load(tmp_path / "encoder")) == repr(encoder)
+    expected = encoder.fit_transform(FRAME)
+    encoder.save(tmp_path / "encoder")
+    loaded = dps.load(tmp_path / "encoder")
+    assert isinstance(loaded, FrameEncoder)
+    assert (loaded.transform(FRAME[::-1][[*FRAME][::-1]]) != expected[::-1]).nnz == 0
+    assert loaded.get_feature_names_out().tolist() == encoder.get_feature_names_out().tolist()
+    np.testing.assert_array_equal(loaded.feature_names_in_, encoder.feature_names_in_)
+    with pytest.raises(TypeError, match=r"saved without \['model'\]"):
+        dps.load(tmp_path / "encoder", model=object())
+    content, arrays = directories.read_directory(tmp_path / "encoder")
+    for broken, message in (
+        ({"encoder": 3}, "it has no encoder"),
+        ({"encoder": {**content["encoder"], "layout": 3}}, "the layout of the encoder is 3"),
+        ({**content, "more": 1}, "it has no"),
+    ):
+        directories.write_directory(tmp_path / "broken", broken, arrays)
+        with pytest.raises(ValueError, match=message):
+            dps.load(tmp_path / "broken")
+
+
 @dataclass(frozen=True)
 class Mine(Huber):
     """A loss that is code of the user's."""

@@ -19,7 +19,7 @@ from dps.estimators.files.user_models import own_kinds
 from dps.files.directories import read_directory, write_directory
 from dps.files.packed import pack, unpack
 from dps.files.records import Kind, RecordReader, RecordWriter
-from dps.preprocessing.saved import encoder_kinds
+from dps.preprocessing.encoder import FrameEncoder, encoder_kinds
 from dps.training.saved import KINDS, kinds_by_name
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def _recorded(estimator: Trainable) -> tuple[Any, dict[str, Any]]:
 
 
 def load(path: PathLike, **given: object) -> Any:
-    """Read an estimator that was saved.
+    """Read an estimator or an encoder that was saved.
 
     Nothing in the files is run. They hold numbers and texts, which are checked. Your own model or
     module is code, and not in the files: pass it again.
@@ -112,7 +112,7 @@ def load(path: PathLike, **given: object) -> Any:
 
     Returns
     -------
-    estimator : estimator
+    estimator : estimator or FrameEncoder
         With ``client=None`` and ``server=None``, without `plan_` and `fit_report_`. `partial_fit`
         continues like that of the saved estimator, bit for bit.
 
@@ -155,6 +155,8 @@ def _loaded(
             )
         raise TypeError(f"{path} was saved without {extra}: nothing is to be given for that")
     try:
+        if isinstance(content, dict) and [*content] == ["encoder"]:
+            return _encoder(content["encoder"], arrays)
         return _estimator(content, arrays, given)
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(
@@ -177,6 +179,14 @@ def _parameters(estimator: Trainable) -> dict[str, Any]:
     """Return parameters without the client and the server, which are connections."""
     given = estimator.get_params(deep=False)
     return {name: value for name, value in given.items() if name not in ("client", "server")}
+
+
+def _encoder(record: object, arrays: Mapping[str, Any]) -> FrameEncoder:
+    read = RecordReader(encoder_kinds(), arrays)
+    encoder = read(record, "encoder")
+    if not isinstance(encoder, FrameEncoder) or read.left:
+        raise ValueError("it has no encoder, or arrays that belong to nothing")
+    return encoder
 
 
 def _estimator(content: object, arrays: Mapping[str, Any], code: Mapping[str, Any]) -> Any:

@@ -241,7 +241,7 @@ def _parameters(estimator: Trainable) -> dict[str, Fact]:
 
 def _data(model: Model, survey: Survey) -> dict[str, Fact]:
     """Return the facts about the data that training depends on."""
-    from dps.preprocessing.saved import encoder_kinds
+    from dps.preprocessing.encoder import encoder_kinds
 
     summary, encoding = survey.summary, survey.encoding
     facts: dict[str, Any] = {
