@@ -39,6 +39,14 @@ def of_counts(predicted: np.ndarray, y: np.ndarray, place: str) -> None:
             raise ValueError(f"{name}{place} has a {values[low][0]}, which the deviance excludes")
 
 
+def of_logarithms(predicted: np.ndarray, y: np.ndarray, place: str) -> None:
+    """Raise unless all y and predictions are above -1."""
+    of_numbers(predicted, y, place)
+    for name, values in ("y_true", y), ("y_pred", predicted):
+        if (low := values <= -1).any():
+            raise ValueError(f"{name}{place} has a {values[low][0]}: log(1 + y) needs more than -1")
+
+
 def of_positive(predicted: np.ndarray, y: np.ndarray, place: str) -> None:
     """Raise unless all y and predictions are positive."""
     of_counts(predicted, y, place)

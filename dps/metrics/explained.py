@@ -1,4 +1,4 @@
-"""Scores called D^2: the share of a constant's loss that predictions save.
+"""Scores called D^2, the share of a constant's loss that predictions save; and median errors.
 
 A deviance about the mean of all rows is that about the mean of each partition plus that of these
 means. So no sums cancel, and the data is read once.
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn import metrics
 from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.utils.stats import _weighted_percentile
 
@@ -20,7 +21,7 @@ from dps.metrics.checks import of_counts, of_numbers, of_positive
 from dps.metrics.classification import brier_of, log_loss_of, totals
 from dps.metrics.regression import of_outputs
 from dps.metrics.sums import Metric, merged, of_partitions, same_shape
-from dps.scores.formulas import negative_logs
+from dps.scores.formulas import absolute, negative_logs
 
 if TYPE_CHECKING:
     from dps._typing import ClientLike, Label, Multioutput, VectorLike
@@ -143,6 +144,29 @@ def d2_absolute_error_score(
 
 
 @Metric()
+def median_absolute_error(
+    y_true: VectorLike,
+    y_pred: VectorLike,
+    *,
+    multioutput: Multioutput = "uniform_average",
+    sample_weight: VectorLike | None = None,
+    client: ClientLike | None = None,
+) -> Any:
+    """Median of the absolute errors; of several outputs, their mean. In units of y.
+
+    The worker that puts results together keeps 24 bytes for each distinct error.
+
+    Parameters
+    ----------
+    y_true, y_pred, multioutput, sample_weight, client
+        As for `d2_pinball_score`.
+    """
+    weighted = sample_weight is not None
+    found = merged(_distances, _joined, of_numbers, y_true, y_pred, sample_weight, client)
+    return of_outputs(np.array([each.median(weighted) for each in found.values]), multioutput)
+
+
+@Metric()
 def d2_log_loss_score(
     y_true: VectorLike,
     y_proba: VectorLike,
@@ -227,10 +251,8 @@ class _Deviances(NamedTuple):
 
 
 def _deviance(y: Any, predicted: Any, power: float, weights: Any = None) -> float:
-    from sklearn.metrics import mean_tweedie_deviance
-
     y, predicted = np.atleast_1d(y), np.atleast_1d(predicted)
-    return float(mean_tweedie_deviance(y, predicted, sample_weight=weights, power=power))
+    return float(metrics.mean_tweedie_deviance(y, predicted, sample_weight=weights, power=power))
 
 
 def _deviances(
@@ -261,18 +283,30 @@ class _Values(NamedTuple):
 
     def loss_of_quantile(self, alpha: float, weighted: bool) -> float:
         """Return the sum of the losses of the quantile as scikit-learn defines it."""
-        from sklearn.metrics import mean_pinball_loss
-
         if weighted:
             found = float(_weighted_percentile(self.values, self.weights, alpha * 100))
-        else:  # linear interpolation, as in NumPy
-            ends = np.cumsum(self.counts)
-            at = (ends[-1] - 1) * alpha
-            low, high = self.values[np.searchsorted(ends, np.floor([at, at + 1]), "right")[:2]]
-            found = low + (high - low) * (at - np.floor(at))
+        else:
+            found = self._quantile(alpha)
         constant = np.full(len(self.values), found)
-        mean = mean_pinball_loss(self.values, constant, sample_weight=self.weights, alpha=alpha)
+        mean = metrics.mean_pinball_loss(
+            self.values, constant, sample_weight=self.weights, alpha=alpha
+        )
         return float(mean * self.weights.sum())
+
+    def median(self, weighted: bool) -> float:
+        """Return the median of values that are not negative, as scikit-learn defines it."""
+        if not weighted:
+            return self._quantile(0.5)
+        zeros = np.zeros(len(self.values))
+        return float(metrics.median_absolute_error(self.values, zeros, sample_weight=self.weights))
+
+    def _quantile(self, alpha: float) -> float:
+        """Return a quantile of unweighted rows, interpolated as in NumPy."""
+        ends = np.cumsum(self.counts)
+        at = (ends[-1] - 1) * alpha
+        places = np.searchsorted(ends, np.floor([at, min(at + 1, ends[-1] - 1)]), "right")
+        low, high = self.values[places]
+        return float(low + (high - low) * (at - np.floor(at)))
 
 
 class _Errors(NamedTuple):
@@ -289,6 +323,13 @@ def _errors(alpha: float, predicted: np.ndarray, y: np.ndarray, weights: np.ndar
     left = weights @ np.maximum(alpha * error, (alpha - 1) * error)
     ones = np.ones(len(y))
     return _Errors(left, [_Values.joined([_Values(each, weights, ones)]) for each in y.T])
+
+
+def _distances(predicted: np.ndarray, y: np.ndarray, weights: np.ndarray) -> _Errors:
+    same_shape(predicted, y)
+    distances, ones = absolute(y, predicted), np.ones(len(y))
+    values = [_Values.joined([_Values(each, weights, ones)]) for each in distances.T]
+    return _Errors(weights @ distances, values)
 
 
 def _joined(parts: Sequence[_Errors]) -> _Errors:

@@ -6,221 +6,127 @@ scikit-learn's own metric. With several columns a pair consists of whole rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from sklearn import metrics
 
 from dps.data.collections.partitions import is_dask
 from dps.metrics.checks import of_labels
 from dps.metrics.sums import Metric, merged, same_shape
 
 if TYPE_CHECKING:
-    from dps._typing import ClientLike, Label, VectorLike
+    from dps._typing import ClientLike, VectorLike
+
+_DOC = """{summary}
+
+Parameters
+----------
+y_true : array, series or frame, dask array, series or frame of shape (n,) or (n, n_labels)
+y_pred : likewise
+    Labels; partition i belongs to partition i of `y_true`.
+{options}
+    As for :func:`sklearn.metrics.{name}`.
+client : distributed.Client, cluster or address, optional
+    Client that computes. The default is Dask's scheduler.
+
+Returns
+-------
+object
+    The result of :func:`sklearn.metrics.{name}`.
+
+Raises
+------
+ValueError
+    They are not cut at the same rows, or are not labels of one type.
+
+Examples
+--------
+>>> import dask.array as da
+>>> from dps.metrics import {name}
+>>> y, predicted = da.from_array([0, 1, 1, 0], chunks=2), da.from_array([0, 1, 0, 0], chunks=2)
+{example}
+"""
 
 
-@Metric()
-def f1_score(
-    y_true: VectorLike,
-    y_pred: VectorLike,
-    *,
-    labels: VectorLike | None = None,
-    pos_label: Label = 1,
-    average: str | None = "binary",
-    sample_weight: VectorLike | None = None,
-    zero_division: float | Literal["warn"] = "warn",
-    client: ClientLike | None = None,
-) -> Any:
-    """Harmonic mean of precision and recall.
+def _of_labels(name: str, summary: str, example: str) -> Callable[..., Any]:
+    """Return a metric of scikit-learn for Dask data, with its parameters and `client`."""
+    theirs = getattr(metrics, name)
+    parameters = [*inspect.signature(theirs).parameters.values()]
+    client = inspect.Parameter("client", inspect.Parameter.KEYWORD_ONLY, default=None)
+    options = ", ".join(each.name for each in parameters[2:])
 
-    Parameters
-    ----------
-    y_true : array, series or frame, dask array, series or frame of shape (n,) or (n, n_labels)
-    y_pred : likewise
-        Labels; partition i belongs to partition i of `y_true`.
-    labels : sequence, optional
-        Which labels, or columns, count where there are several.
-    pos_label : label, default=1
-        The one that it is of with ``average="binary"``.
-    average : {"binary", "macro", "micro", "weighted", "samples"} or None, default="binary"
-        What is made of the scores of several labels: None is all of them.
-    sample_weight : vector of length n, optional
-    zero_division : {"warn", 0, 1, nan}, default="warn"
-        What it is where nothing is to be divided by.
-    client : distributed.Client, cluster or address, optional
-        Client that computes. The default is Dask's scheduler.
+    def metric(
+        y_true: VectorLike,
+        y_pred: VectorLike,
+        *,
+        sample_weight: VectorLike | None = None,
+        client: ClientLike | None = None,
+        **options: Any,
+    ) -> Any:
+        pairs = merged(_look, _merge, of_labels, y_true, y_pred, sample_weight, client)
+        found = theirs(pairs.y, pairs.predicted, sample_weight=pairs.weights, **options)
+        if not _are_whole(sample_weight):
+            return found
+        if isinstance(found, str):  # a report, whose last column has rows
+            return re.sub(r" (\d+)\.0$", r"   \1", found, flags=re.MULTILINE)
+        whole = name == "confusion_matrix" and options.get("normalize") is None
+        return found.astype(np.int64) if whole else found
 
-    Returns
-    -------
-    float, or array of shape (n_labels,) with ``average=None``
-
-    Raises
-    ------
-    ValueError
-        They are not cut at the same rows, or are not of such labels.
-
-    Examples
-    --------
-    >>> import dask.array as da
-    >>> from dps.metrics import f1_score
-    >>> f1_score(da.from_array([0, 1, 1, 0], chunks=2), da.from_array([0, 1, 0, 1], chunks=2))
-    0.5
-    """
-    return _scored(
-        "f1_score", y_true, y_pred, sample_weight, client, labels=labels,
-        pos_label=pos_label, average=average, zero_division=zero_division,
-    )  # fmt: skip
+    metric.__name__ = metric.__qualname__ = name
+    metric.__doc__ = _DOC.format(summary=summary, name=name, options=options, example=example)
+    metric.__signature__ = inspect.Signature([*parameters, client])  # type: ignore[attr-defined]
+    return Metric()(metric)
 
 
-@Metric()
-def precision_score(
-    y_true: VectorLike,
-    y_pred: VectorLike,
-    *,
-    labels: VectorLike | None = None,
-    pos_label: Label = 1,
-    average: str | None = "binary",
-    sample_weight: VectorLike | None = None,
-    zero_division: float | Literal["warn"] = "warn",
-    client: ClientLike | None = None,
-) -> Any:
-    """Share of the rows with a predicted label that have it.
-
-    Parameters
-    ----------
-    y_true, y_pred, labels, pos_label, average, sample_weight, zero_division, client
-        As for :func:`f1_score`.
-
-    Returns
-    -------
-    float, or array of shape (n_labels,) with ``average=None``
-
-    Examples
-    --------
-    >>> import dask.array as da
-    >>> from dps.metrics import precision_score
-    >>> y, predicted = da.from_array([0, 1, 1, 0]), da.from_array([0, 1, 1, 1])
-    >>> precision_score(y, predicted, average=None).round(3)
-    array([1.   , 0.667])
-    """
-    return _scored(
-        "precision_score", y_true, y_pred, sample_weight, client, labels=labels,
-        pos_label=pos_label, average=average, zero_division=zero_division,
-    )  # fmt: skip
-
-
-@Metric()
-def recall_score(
-    y_true: VectorLike,
-    y_pred: VectorLike,
-    *,
-    labels: VectorLike | None = None,
-    pos_label: Label = 1,
-    average: str | None = "binary",
-    sample_weight: VectorLike | None = None,
-    zero_division: float | Literal["warn"] = "warn",
-    client: ClientLike | None = None,
-) -> Any:
-    """Share of the rows with a label for which it is predicted.
-
-    Parameters
-    ----------
-    y_true, y_pred, labels, pos_label, average, sample_weight, zero_division, client
-        As for :func:`f1_score`.
-
-    Returns
-    -------
-    float, or array of shape (n_labels,) with ``average=None``
-
-    Examples
-    --------
-    >>> import dask.array as da
-    >>> from dps.metrics import recall_score
-    >>> recall_score(da.from_array([0, 1, 1, 1]), da.from_array([0, 1, 1, 1]))
-    1.0
-    """
-    return _scored(
-        "recall_score", y_true, y_pred, sample_weight, client, labels=labels,
-        pos_label=pos_label, average=average, zero_division=zero_division,
-    )  # fmt: skip
-
-
-@Metric()
-def balanced_accuracy_score(
-    y_true: VectorLike,
-    y_pred: VectorLike,
-    *,
-    sample_weight: VectorLike | None = None,
-    adjusted: bool = False,
-    client: ClientLike | None = None,
-) -> float:
-    """Mean of the recall of each label.
-
-    Parameters
-    ----------
-    y_true, y_pred, sample_weight, client
-        As of :func:`f1_score`, of shape (n,).
-    adjusted : bool, default=False
-        Whether guessing is 0 rather than 1 / n_labels.
-
-    Returns
-    -------
-    float
-
-    Examples
-    --------
-    >>> import dask.array as da
-    >>> from dps.metrics import balanced_accuracy_score
-    >>> balanced_accuracy_score(da.from_array([0, 0, 0, 1]), da.from_array([0, 0, 0, 0]))
-    0.5
-    """
-    return float(
-        _scored(
-            "balanced_accuracy_score", y_true, y_pred, sample_weight, client,
-            adjusted=adjusted,
-        )
-    )  # fmt: skip
-
-
-@Metric()
-def confusion_matrix(
-    y_true: VectorLike,
-    y_pred: VectorLike,
-    *,
-    labels: VectorLike | None = None,
-    sample_weight: VectorLike | None = None,
-    normalize: str | None = None,
-    client: ClientLike | None = None,
-) -> np.ndarray:
-    """Rows, or their weight, of each label (rows) and prediction (columns).
-
-    Parameters
-    ----------
-    y_true, y_pred, sample_weight, client
-        As of :func:`f1_score`, of shape (n,).
-    labels : sequence, optional
-        Which labels, in which order; by default all, sorted.
-    normalize : {"true", "pred", "all"}, optional
-        What is to sum to 1: rows, columns, or all.
-
-    Returns
-    -------
-    array of shape (n_labels, n_labels)
-        Of int64, or of float64 if weights have no integer dtype or `normalize` is given.
-
-    Examples
-    --------
-    >>> import dask.array as da
-    >>> from dps.metrics import confusion_matrix
-    >>> confusion_matrix(da.from_array(["a", "b", "b"]), da.from_array(["a", "b", "a"]))
-    array([[1, 0],
-           [1, 1]])
-    """
-    found: np.ndarray = _scored(
-        "confusion_matrix", y_true, y_pred, sample_weight, client, labels=labels,
-        normalize=normalize,
-    )  # fmt: skip
-    return found.astype(np.int64) if normalize is None and _are_whole(sample_weight) else found
+balanced_accuracy_score = _of_labels(
+    "balanced_accuracy_score",
+    "Mean of the recall of each label.",
+    ">>> balanced_accuracy_score(y, predicted)\n0.75",
+)
+classification_report = _of_labels(
+    "classification_report",
+    "Precision, recall and F1 of each label, as a text or a dict.",
+    ">>> classification_report(y, predicted, output_dict=True)['accuracy']\n0.75",
+)
+confusion_matrix = _of_labels(
+    "confusion_matrix",
+    "Rows, or their weight, of each label (rows) and prediction (columns).",
+    ">>> confusion_matrix(y, predicted)\narray([[2, 0],\n       [1, 1]])",
+)
+f1_score = _of_labels(
+    "f1_score",
+    "Harmonic mean of precision and recall.",
+    ">>> round(f1_score(y, predicted), 3)\n0.667",
+)
+fbeta_score = _of_labels(
+    "fbeta_score",
+    "Weighted harmonic mean of precision and recall.",
+    ">>> round(fbeta_score(y, predicted, beta=2), 3)\n0.556",
+)
+jaccard_score = _of_labels(
+    "jaccard_score",
+    "Rows with a label that is predicted, over rows that have it or for which it is predicted.",
+    ">>> jaccard_score(y, predicted)\n0.5",
+)
+matthews_corrcoef = _of_labels(
+    "matthews_corrcoef",
+    "Matthews correlation of labels and predictions, from -1 to 1.",
+    ">>> round(matthews_corrcoef(y, predicted), 3)\n0.577",
+)
+precision_score = _of_labels(
+    "precision_score",
+    "Share of the rows with a predicted label that have it.",
+    ">>> precision_score(y, predicted, average=None).round(3)\narray([0.667, 1.   ])",
+)
+recall_score = _of_labels(
+    "recall_score",
+    "Share of the rows with a label for which it is predicted.",
+    ">>> recall_score(y, predicted)\n0.5",
+)
 
 
 def _are_whole(weight: VectorLike | None) -> bool:
@@ -239,23 +145,6 @@ class _Pairs(NamedTuple):
     predicted: np.ndarray  # (n,) or (n, n_labels) array
     y: np.ndarray
     weights: np.ndarray  # (n,) array
-
-
-def _scored(
-    metric: str,
-    y: VectorLike,
-    predicted: VectorLike,
-    weight: VectorLike | None,
-    client: ClientLike | None,
-    **options: object,
-) -> Any:
-    """Apply a metric of scikit-learn to the pairs."""
-    from sklearn import metrics
-
-    pairs = merged(_look, _merge, of_labels, y, predicted, weight, client)
-    return getattr(metrics, metric)(
-        pairs.y, pairs.predicted, sample_weight=pairs.weights, **options
-    )
 
 
 def _look(predicted: np.ndarray, y: np.ndarray, weights: np.ndarray) -> _Pairs:

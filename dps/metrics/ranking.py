@@ -1,4 +1,4 @@
-"""Areas under ROC and precision-recall curves, from counts that partitions merge.
+"""ROC and precision-recall curves and their areas, from counts that partitions merge.
 
 A partition's scores become integers of the same order (the bits of a float64), each with the weight
 of its rows by class. Two such lists can be merged. If one is longer than `_MAX_SCORES`, trailing
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn import metrics
 from sklearn.exceptions import UndefinedMetricWarning
 
 from dps._warned import warn
@@ -22,6 +23,7 @@ from dps.metrics.sums import Metric, merged, same_shape
 if TYPE_CHECKING:
     from dps._typing import ClientLike, Label, VectorLike
 
+_TOP = np.uint64(1 << 63)  # the sign of a float64
 _MAX_SCORES = 1 << 18  # largest number of distinct scores, 24 bytes each
 
 
@@ -224,10 +226,107 @@ def average_precision_score(
     return _averaged(areas, [of_class.sum() for of_class, _ in sides], average)
 
 
+@Metric(_second_of_two)
+def roc_curve(
+    y_true: VectorLike,
+    y_score: VectorLike,
+    *,
+    pos_label: Label = None,
+    sample_weight: VectorLike | None = None,
+    drop_intermediate: bool = True,
+    client: ClientLike | None = None,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Shares of the rows of each class whose scores reach a threshold, for all thresholds.
+
+    A curve has up to 262,144 distinct thresholds. Of more, trailing bits are dropped.
+
+    Parameters
+    ----------
+    y_true : array, series, dask array or series of shape (n,)
+        Labels of two classes.
+    y_score : array, series, dask array, series or dataframe of shape (n,) or (n, 2)
+        Scores, from `decision_function` or `predict_proba`. Of two columns the second is used.
+    pos_label : label, optional
+        The class of the true positives; 1 by default.
+    sample_weight : vector of length n, optional
+    drop_intermediate : bool, default=True
+        Whether to leave out thresholds that do not change the shape of the curve.
+    client : distributed.Client, cluster or address, optional
+
+    Returns
+    -------
+    fpr, tpr, thresholds : arrays of shape (n_thresholds,)
+        False positive rate, true positive rate and thresholds, which descend from infinity.
+
+    Raises
+    ------
+    ValueError
+        Scores are NaN; there are not two classes; `pos_label` is needed.
+
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> from dps.metrics import roc_curve
+    >>> y = da.from_array([0, 0, 1, 1], chunks=2)
+    >>> fpr, tpr, thresholds = roc_curve(y, da.from_array([0.1, 0.4, 0.35, 0.8], chunks=2))
+    >>> tpr
+    array([0. , 0.5, 0.5, 1. , 1. ])
+    """
+    rows = _scores_by_class(y_true, y_score, sample_weight, client)
+    found: tuple[np.ndarray, np.ndarray, np.ndarray] = metrics.roc_curve(
+        *rows[:2], pos_label=pos_label, sample_weight=rows[2], drop_intermediate=drop_intermediate
+    )
+    return found
+
+
+@Metric(_second_of_two)
+def precision_recall_curve(
+    y_true: VectorLike,
+    y_score: VectorLike,
+    *,
+    pos_label: Label = None,
+    sample_weight: VectorLike | None = None,
+    drop_intermediate: bool = False,
+    client: ClientLike | None = None,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Precision and recall where the rows whose scores reach a threshold are predicted.
+
+    Parameters
+    ----------
+    y_true, y_score, pos_label, sample_weight, drop_intermediate, client
+        As for :func:`roc_curve`.
+
+    Returns
+    -------
+    precision, recall : arrays of shape (n_thresholds + 1,)
+        The last ones are 1 and 0.
+    thresholds : array of shape (n_thresholds,)
+        Ascending.
+    """
+    rows = _scores_by_class(y_true, y_score, sample_weight, client)
+    found: tuple[np.ndarray, np.ndarray, np.ndarray] = metrics.precision_recall_curve(
+        *rows[:2], pos_label=pos_label, sample_weight=rows[2], drop_intermediate=drop_intermediate
+    )
+    return found
+
+
+def _scores_by_class(
+    y: VectorLike,
+    predicted: VectorLike,
+    weight: VectorLike | None,
+    client: ClientLike | None,
+) -> tuple[np.ndarray, NDArray[np.float64], NDArray[np.float64]]:
+    """Return labels, distinct scores and weights of rows."""
+    columns = merged(_look_at_scores, _merge_columns, of_scores, y, predicted, weight, client)
+    if len(columns.counts) > 1 or columns.in_columns:
+        raise ValueError(f"y_score has {len(columns.counts)} columns: a curve needs one, or two")
+    (counts,) = columns.counts
+    labels = np.repeat(counts.classes, len(counts.keys))
+    return labels, np.tile(counts.scores, len(counts.classes)), counts.weights.T.ravel()
+
+
 def _of_ranks(metric: str, found: np.ndarray, others: np.ndarray, **options: object) -> float:
     """Return scikit-learn's metric from the weights of relevant and other rows, in order."""
-    from sklearn import metrics
-
     scores = np.tile(np.arange(len(found)), 2)
     of_class, weights = np.repeat([1, 0], len(found)), np.concatenate([found, others])
     some = weights > 0
@@ -349,12 +448,17 @@ class _Counts(NamedTuple):
     classes: np.ndarray  # (k,) array, sorted
     weights: NDArray[np.float64]  # (n, k) float64 array
 
+    @property
+    def scores(self) -> NDArray[np.float64]:
+        """The scores of the keys, (n,); with zeros for dropped bits."""
+        bits = self.keys << np.uint64(self.dropped)
+        return np.where(bits & _TOP, bits ^ _TOP, ~bits).view(np.float64)
+
 
 def _counts(predicted: np.ndarray, y: np.ndarray, weights: np.ndarray) -> _Counts:
     scores = np.array(predicted, np.float64) + 0.0  # turns -0.0 into 0.0
     bits = scores.view(np.uint64)
-    top = np.uint64(1 << 63)
-    keys = np.where(bits & top, ~bits, bits | top)
+    keys = np.where(bits & _TOP, ~bits, bits | _TOP)
     classes, codes = np.unique(y, return_inverse=True)
     return _joined(0, keys, classes, codes, weights)
 

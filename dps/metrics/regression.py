@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sklearn.exceptions import UndefinedMetricWarning
 
 from dps._warned import warn
-from dps.metrics.checks import Check, of_counts, of_numbers, of_positive
+from dps.metrics.checks import Check, of_counts, of_logarithms, of_numbers, of_positive
 from dps.metrics.sums import Metric, of_partitions, same_shape
 from dps.scores import formulas
 
@@ -99,6 +99,70 @@ def mean_absolute_error(
 
 
 @Metric()
+def mean_absolute_percentage_error(
+    y_true: VectorLike,
+    y_pred: VectorLike,
+    *,
+    sample_weight: VectorLike | None = None,
+    multioutput: Multioutput = "uniform_average",
+    client: ClientLike | None = None,
+) -> Any:
+    """Weighted mean of absolute errors over absolute targets; of several outputs, their mean.
+
+    Parameters
+    ----------
+    y_true, y_pred, sample_weight, multioutput, client
+        As for `mean_squared_error`.
+    """
+    look = partial(_of_sklearn, "mean_absolute_percentage_error", multioutput="raw_values")
+    return of_outputs(_mean(look, y_true, y_pred, sample_weight, client), multioutput)
+
+
+@Metric()
+def mean_squared_log_error(
+    y_true: VectorLike,
+    y_pred: VectorLike,
+    *,
+    sample_weight: VectorLike | None = None,
+    multioutput: Multioutput = "uniform_average",
+    client: ClientLike | None = None,
+) -> Any:
+    """Weighted mean of the squared differences of log(1 + y); of several outputs, their mean.
+
+    Parameters
+    ----------
+    y_true, y_pred, sample_weight, multioutput, client
+        As for `mean_squared_error`; targets and predictions are above -1.
+    """
+    look = partial(_of_sklearn, "mean_squared_log_error", multioutput="raw_values")
+    return of_outputs(
+        _mean(look, y_true, y_pred, sample_weight, client, of_logarithms), multioutput
+    )
+
+
+@Metric()
+def root_mean_squared_log_error(
+    y_true: VectorLike,
+    y_pred: VectorLike,
+    *,
+    sample_weight: VectorLike | None = None,
+    multioutput: Multioutput = "uniform_average",
+    client: ClientLike | None = None,
+) -> Any:
+    """Root of the mean squared logarithmic error of each output, and their mean.
+
+    Parameters
+    ----------
+    y_true, y_pred, sample_weight, multioutput, client
+        As for `mean_squared_log_error`.
+    """
+    squares = mean_squared_log_error(
+        y_true, y_pred, sample_weight=sample_weight, multioutput="raw_values", client=client
+    )
+    return of_outputs(np.sqrt(squares), multioutput)
+
+
+@Metric()
 def mean_pinball_loss(
     y_true: VectorLike,
     y_pred: VectorLike,
@@ -166,6 +230,30 @@ def mean_gamma_deviance(
 
 
 @Metric()
+def explained_variance_score(
+    y_true: VectorLike,
+    y_pred: VectorLike,
+    *,
+    sample_weight: VectorLike | None = None,
+    multioutput: Multioutput = "uniform_average",
+    force_finite: bool = True,
+    client: ClientLike | None = None,
+) -> Any:
+    """Share of the variance of y that predictions explain; a constant error does not lower it.
+
+    Parameters
+    ----------
+    y_true, y_pred, sample_weight, multioutput, force_finite, client
+        As for `r2_score`.
+    """
+    parts = of_partitions(_variances, of_numbers, y_true, y_pred, sample_weight, client)
+    found, errors = (formulas.joined(side) for side in zip(*parts, strict=True))
+    n_outputs = len(found) // 3
+    found[-n_outputs:] = np.split(errors[1:], 3)[1]
+    return _explained(found, multioutput, force_finite)
+
+
+@Metric()
 def r2_score(
     y_true: VectorLike,
     y_pred: VectorLike,
@@ -198,6 +286,11 @@ def r2_score(
         )
         return float("nan")
     found = formulas.joined([part[1:] for part in parts])
+    return _explained(found, multioutput, force_finite)
+
+
+def _explained(found: NDArray[np.float64], multioutput: Any, force_finite: bool) -> Any:
+    """Return the explained share of the variance of y, from moments."""
     if isinstance(multioutput, str) and multioutput == "variance_weighted":
         variances = np.split(found[1:], 3)[1]
         multioutput = variances if variances.any() else "uniform_average"
@@ -254,6 +347,15 @@ def _of_sklearn(
         y, predicted, sample_weight=weights if total else None, **options
     )
     return total, total * np.asarray(found)
+
+
+def _variances(
+    predicted: np.ndarray, y: np.ndarray, weights: np.ndarray
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the moments of targets and of errors."""
+    same_shape(predicted, y)
+    errors = y - predicted.astype(np.float64)
+    return formulas.moments(y, predicted, weights), formulas.moments(errors, errors, weights)
 
 
 def _moments(predicted: np.ndarray, y: np.ndarray, weights: np.ndarray) -> NDArray[np.float64]:

@@ -37,9 +37,7 @@ class Scorer:
 
     name: str
     metric: Callable[..., float]
-    # {"predict", "predict_proba", "ranks"} what the metric needs; ranks are the decision function
-    # or probabilities
-    method: str
+    method: str | Sequence[str]  # the method that predicts; of several the first there is
     sign: int = 1  # {1, -1}
     options: Mapping[str, object] = field(default_factory=dict)  # options of the metric
 
@@ -57,11 +55,8 @@ class Scorer:
 
     def method_of(self, estimator: BaseEstimator) -> str:
         """Return the method of an estimator whose results are scored."""
-        if self.method != "ranks":
-            return self.method
-        return next(
-            name for name in ("decision_function", "predict_proba") if hasattr(estimator, name)
-        )
+        names: Sequence[str] = [self.method] if isinstance(self.method, str) else self.method
+        return next((name for name in names if hasattr(estimator, name)), names[0])
 
     def of(
         self,
@@ -80,7 +75,7 @@ class Scorer:
         elif self.is_of_one and classes is not None and len(classes) == 2:
             code = positive_code(classes)
             options["pos_label"] = classes[code]
-            if self.method == "ranks" and code == 0:
+            if self.method != "predict" and code == 0:
                 predicted = _negated(predicted)
         return self.sign * self.metric(y, predicted, **options)
 
@@ -155,13 +150,6 @@ class _Gathered(Scorer):
     metric: the scorer.
     """
 
-    def method_of(self, estimator: BaseEstimator) -> str:
-        """Return the method of an estimator whose results are scored."""
-        scorer: Any = self.metric
-        asked = scorer._response_method
-        names: Sequence[str] = [asked] if isinstance(asked, str) else asked
-        return next((name for name in names if hasattr(estimator, name)), names[0])
-
     def check(self, labels: np.ndarray) -> None:
         """Raise if it cannot score such labels. A user's function is not called."""
         if self.name in get_scorer_names():
@@ -222,6 +210,10 @@ class _Made:
         chances = (self.labels[:, None] == self.classes_) + 0.1
         return chances / chances.sum(axis=1, keepdims=True)
 
+    def decision_function(self, X: MatrixLike) -> Any:
+        chances = self.predict_proba(X)
+        return chances[:, 1] if len(self.classes_) == 2 and not self.multilabel_ else chances
+
 
 def _negated(ranks: Any) -> Any:
     """Return ranks in the opposite order."""
@@ -263,7 +255,8 @@ def get_scorer(scoring: str | Sequence[str] | Callable[..., Any]) -> Any:
     Parameters
     ----------
     scoring : str, sequence of str or callable
-        One of `get_scorer_names`, or several; a callable is returned as it is.
+        One of `get_scorer_names`, or several; or a scorer. A callable of your own is returned as
+        it is.
 
     Returns
     -------
@@ -286,11 +279,56 @@ def get_scorer(scoring: str | Sequence[str] | Callable[..., Any]) -> Any:
     >>> sorted(get_scorer(["accuracy", "roc_auc", "neg_log_loss"])(model, X, y))
     ['accuracy', 'neg_log_loss', 'roc_auc']
     """
+    if hasattr(scoring, "_score_func"):
+        return _of_sklearn(scoring, str(scoring))
     if callable(scoring):
         return scoring
     if not isinstance(scoring, str):
         return Scorers(tuple(map(_named, scoring)))
     return _named(scoring)
+
+
+def make_scorer(
+    score_func: Callable[..., float],
+    *,
+    response_method: str | Sequence[str] = "predict",
+    greater_is_better: bool = True,
+    **kwargs: object,
+) -> Any:
+    """Make a scorer from a metric, as scikit-learn's `make_scorer`; it takes Dask data as well.
+
+    Parameters
+    ----------
+    score_func : callable
+        ``score_func(y_true, y_pred, **kwargs)``. A metric of :mod:`dps.metrics`, or scikit-learn's
+        of that name, computes where the data lies. For others the predictions of all rows come to
+        this process.
+    response_method : {"predict", "predict_proba", "decision_function"} or sequence of these, \
+default="predict"
+        The method of the estimator that makes `y_pred`; of several the first that it has.
+    greater_is_better : bool, default=True
+        False for a loss, which the scorer negates.
+    **kwargs
+        Further arguments of the function.
+
+    Returns
+    -------
+    callable (estimator, X, y, sample_weight=None) -> float
+
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> from dps import LinearClassifier
+    >>> from dps.metrics import fbeta_score, make_scorer
+    >>> X = da.random.default_rng(0).normal(size=(300, 2), chunks=(100, 2))
+    >>> y = (X[:, 0] > 0).astype(int)
+    >>> make_scorer(fbeta_score, beta=2)(LinearClassifier().fit(X, y), X, y) > 0.9
+    True
+    """
+    theirs = metrics.make_scorer(
+        score_func, response_method=response_method, greater_is_better=greater_is_better, **kwargs
+    )
+    return _of_sklearn(theirs, str(theirs))
 
 
 def _named(name: str) -> Scorer:
@@ -299,18 +337,17 @@ def _named(name: str) -> Scorer:
             f"scoring={name!r} is no name of a score: take one of {get_scorer_names()}, or give a "
             "callable (estimator, X, y) -> float"
         )
-    theirs: Any = metrics.get_scorer(name)
-    metric = METRICS.get(theirs._score_func.__name__)
-    if metric is None:
-        return gathering(theirs, name)
-    method = theirs._response_method  # one name, or two for ranks
-    method = method if isinstance(method, str) else "ranks"
+    return _of_sklearn(metrics.get_scorer(name), name)
+
+
+def _of_sklearn(theirs: Any, name: str) -> Scorer:
+    """Return the scorer of Dask data for one of scikit-learn's."""
+    function, method = theirs._score_func, theirs._response_method
+    called = getattr(function, "__name__", "")
+    metric = METRICS.get(called)
+    if metric is None or function not in (metric, getattr(metrics, called, None)):
+        return _Gathered(name, theirs, method)
     return Scorer(name, metric, method, theirs._sign, theirs._kwargs)
-
-
-def gathering(scorer: Any, name: str | None = None) -> Scorer:
-    """Return a scorer of scikit-learn's for Dask data."""
-    return _Gathered(name or str(scorer), scorer, "")
 
 
 def get_scorer_names() -> list[str]:

@@ -22,7 +22,7 @@ from sklearn.utils.parallel import Parallel, delayed
 from dps._warned import warn, warned
 from dps.errors import DPSError, NonFiniteError
 from dps.metrics import get_scorer, get_scorer_names
-from dps.metrics.scorers import Scorer, Scorers, gathering
+from dps.metrics.scorers import Scorer, Scorers
 from dps.model_selection.folds import Folds
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def scorer_of(scoring: Any) -> Any:
         return {name: scorer_of(one) for name, one in scoring.items()}
     if isinstance(scoring, list | tuple | set):
         return {name: get_scorer(name) for name in scoring}
-    return gathering(scoring) if hasattr(scoring, "_score_func") else get_scorer(scoring)
+    return get_scorer(scoring)
 
 
 def of_one_class(scoring: Any) -> Any:

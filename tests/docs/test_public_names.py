@@ -37,10 +37,13 @@ MODULES = {
     """,
     "dps.metrics": """
         RowScore accuracy_score average_precision_score balanced_accuracy_score brier_score_loss
-        confusion_matrix d2_absolute_error_score d2_brier_score d2_log_loss_score d2_pinball_score
-        d2_tweedie_score f1_score get_scorer get_scorer_names log_loss mean_absolute_error
-        mean_gamma_deviance mean_pinball_loss mean_poisson_deviance mean_squared_error
-        precision_score r2_score recall_score roc_auc_score root_mean_squared_error
+        classification_report confusion_matrix d2_absolute_error_score d2_brier_score
+        d2_log_loss_score d2_pinball_score d2_tweedie_score explained_variance_score f1_score
+        fbeta_score get_scorer get_scorer_names jaccard_score log_loss make_scorer matthews_corrcoef
+        mean_absolute_error mean_absolute_percentage_error mean_gamma_deviance mean_pinball_loss
+        mean_poisson_deviance mean_squared_error mean_squared_log_error median_absolute_error
+        precision_recall_curve precision_score r2_score recall_score roc_auc_score roc_curve
+        root_mean_squared_error root_mean_squared_log_error
     """,
     "dps.model_selection": """
         GridSearchCV PartitionKFold RandomizedSearchCV cross_val_predict cross_val_score
@@ -80,7 +83,7 @@ OWN = {
 OBJECTS = {
     "FrameEncoder": """
         feature_names_in_ fit fit_transform get_feature_names_out get_metadata_routing get_params
-        n_features_in_ n_features_out_ set_output set_params transform dtype_
+        n_features_in_ n_features_out_ save set_output set_params transform dtype_
     """,
     "ParameterServer": """
         add apply assign close connect create disconnect dtypes ids_of list load name names note

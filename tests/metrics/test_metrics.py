@@ -47,7 +47,9 @@ def lazy(values: Any, kind: str) -> Any:
     name=[
         "accuracy_score", "log_loss", "roc_auc_score", "r2_score", "mean_squared_error",
         "root_mean_squared_error", "mean_absolute_error", "balanced_accuracy_score",
-        "brier_score_loss", "average_precision_score",
+        "brier_score_loss", "average_precision_score", "matthews_corrcoef",
+        "explained_variance_score", "mean_absolute_percentage_error", "median_absolute_error",
+        "mean_squared_log_error", "root_mean_squared_log_error",
     ],
     weighted=[False, True],
     kind=["array", "series", "local"],
@@ -57,6 +59,7 @@ def test_metrics_equal_those_of_scikit_learn(name: str, weighted: bool, kind: st
     given: dict[str, tuple[Any, Any]] = {
         "accuracy_score": (y, np.where(scores > 0.4, "yes", "no")),
         "balanced_accuracy_score": (y, np.where(scores > 0.4, "yes", "no")),
+        "matthews_corrcoef": (y, np.where(scores > 0.4, "yes", "no")),
         "log_loss": (y, scores),
         "roc_auc_score": (y, scores),
         "brier_score_loss": (y == "yes", scores),
@@ -92,9 +95,86 @@ def test_regressions_of_several_outputs() -> None:
     rng = np.random.default_rng(0)
     y = rng.normal(size=(ROWS, 3)) * [1, 10, 0]
     predicted = y + rng.normal(size=(ROWS, 3))
-    for name in ("r2_score", "mean_squared_error", "root_mean_squared_error"):
+    for name in (
+        "r2_score", "mean_squared_error", "root_mean_squared_error", "explained_variance_score",
+        "mean_absolute_percentage_error", "median_absolute_error",
+    ):  # fmt: skip
         actual = getattr(metrics, name)(lazy(y, "array"), lazy(predicted, "array"))
         assert actual == pytest.approx(getattr(known, name)(y, predicted), rel=1e-9)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_scores_of_labels_equal_those_of_scikit_learn(weighted: bool) -> None:
+    rng = np.random.default_rng(0)
+    y, predicted = (rng.choice(["few", "many", "none"], ROWS, p=[0.1, 0.6, 0.3]) for _ in "yp")
+    weight = rng.integers(0, 4, ROWS).astype(float) if weighted else None
+    given = lazy(y, "array"), lazy(predicted, "array")
+    for name, options in (
+        ("fbeta_score", {"beta": 0.5, "average": None}), ("jaccard_score", {"average": "macro"}),
+        ("fbeta_score", {"beta": 2, "average": "micro", "labels": ["few", "none"]}),
+        ("classification_report", {"digits": 4}), ("classification_report", {"output_dict": True}),
+    ):  # fmt: skip
+        actual = getattr(metrics, name)(*given, sample_weight=lazy(weight, "array"), **options)
+        expected = getattr(known, name)(y, predicted, sample_weight=weight, **options)
+        if isinstance(expected, str):
+            assert actual == expected
+        elif isinstance(expected, dict):
+            assert [*actual] == [*expected]
+            assert actual["few"] == pytest.approx(expected["few"])
+        else:
+            np.testing.assert_allclose(actual, expected)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("name", ["roc_curve", "precision_recall_curve"])
+def test_curves_equal_those_of_scikit_learn(name: str, weighted: bool) -> None:
+    y, scores, numbers, weights = rows()
+    ranks = np.append(numbers[1:], -0.0)  # of both signs, a zero, and distinct
+    weight = weights if weighted else None
+    for chances, options in ((scores, {}), (ranks, {"drop_intermediate": True})):
+        expected = getattr(known, name)(
+            y, chances, pos_label="yes", sample_weight=weight, **options
+        )
+        actual = getattr(metrics, name)(
+            lazy(y, "array"), lazy(chances, "array"), pos_label="yes",
+            sample_weight=lazy(weight, "array"), **options,
+        )  # fmt: skip
+        for one, other in zip(actual, expected, strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-12)
+    with pytest.raises(ValueError, match="pos_label"):
+        getattr(metrics, name)(lazy(y, "array"), lazy(scores, "array"))
+    with pytest.raises(ValueError, match="y_score has 3 columns: a curve needs one, or two"):
+        getattr(metrics, name)(lazy(y, "array"), da.ones((ROWS, 3), chunks=(120, 3)))
+
+
+def test_scorers_that_users_make_compute_where_the_data_lies(client: Client) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(ROWS, 3))
+    y = (X[:, 0] + rng.normal(size=ROWS) > 1).astype(int)
+    model = LinearClassifier().fit(X, y)
+    dX, dy = lazy(X, "array"), lazy(y, "array")
+    for func, options in (
+        ("fbeta_score", {"beta": 2}), ("roc_auc_score", {"response_method": "decision_function"}),
+        ("log_loss", {"greater_is_better": False, "response_method": "predict_proba"}),
+        ("roc_auc_score", {"response_method": ("decision_function", "predict_proba")}),
+    ):  # fmt: skip
+        theirs = known.make_scorer(getattr(known, func), **options)
+        expected = theirs(model, X, y)
+        for scorer in (
+            metrics.make_scorer(getattr(metrics, func), **options),
+            metrics.make_scorer(getattr(known, func), **options),
+            get_scorer(theirs),
+        ):
+            assert scorer.metric is getattr(metrics, func)
+            assert scorer(model, dX, dy) == pytest.approx(expected)
+            assert (
+                cross_val_score(LinearClassifier(client=client), dX, dy, scoring=scorer).size == 5
+            )
+
+    def fbeta_score(y: Any, predicted: Any) -> float:  # a user's own of a known name
+        return float(len(y))
+
+    assert metrics.make_scorer(fbeta_score)(model, dX, dy) == ROWS
 
 
 def test_a_roc_curve_of_more_scores_than_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,6 +190,10 @@ def test_a_roc_curve_of_more_scores_than_are_kept_apart(monkeypatch: pytest.Monk
     assert len(set(parts.values())) == 1  # however the rows are cut
     assert parts[300] == pytest.approx(expected, abs=1e-4)
     assert parts[300] != expected
+    given = (da.from_array(values, chunks=10_000) for values in (y, scores))
+    fpr, tpr, thresholds = metrics.roc_curve(*given)
+    assert known.auc(fpr, tpr) == pytest.approx(expected, abs=1e-4)
+    assert 0 <= scores.max() / thresholds[1] - 1 < 2**-5
 
 
 def test_scores_of_any_sign_and_size_are_ranked() -> None:
