@@ -47,7 +47,7 @@ copybutton_prompt_is_regexp = True
 
 #: Within a section of the gallery scripts stand in this order.
 EXAMPLES = [
-    "quickstart", "numpy_only", "compare_modes", "flights_dataframe", "text", "click_logs",
+    "quickstart", "pipeline", "compare_modes", "flights_dataframe", "text", "click_logs",
     "larger_than_memory", "search", "ensemble", "pytorch_module", "slurm_job", "resume",
     "shared_value", "read_while_training", "evolution",
 ]  # fmt: skip

@@ -206,7 +206,7 @@ def test_drawings_come_from_the_script() -> None:
 ARGUMENTS = {"click_logs": ["4000"]}
 #: Their numbers depend on which thread or process comes first.
 RACES = {"compare_modes", "read_while_training", "resume"}
-FAST_EXAMPLES = {"numpy_only", "shared_value"}
+FAST_EXAMPLES = {"pipeline", "shared_value"}
 EXAMPLES = [
     pytest.param(
         script, id=script.stem, marks=[] if script.stem in FAST_EXAMPLES else [pytest.mark.slow]
