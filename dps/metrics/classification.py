@@ -60,7 +60,7 @@ def accuracy_score(
     Raises
     ------
     ValueError
-        They are not cut at the same rows.
+        The arguments are cut at different rows.
 
     Examples
     --------

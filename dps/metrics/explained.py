@@ -57,7 +57,7 @@ def d2_tweedie_score(
     Raises
     ------
     ValueError
-        They are not cut at the same rows; `power` does not allow such values.
+        The arguments are cut at different rows; `power` does not allow such values.
 
     Examples
     --------

@@ -41,7 +41,7 @@ object
 Raises
 ------
 ValueError
-    They are not cut at the same rows, or are not labels of one type.
+    `y_true` and `y_pred` are cut at different rows, or hold labels of different types.
 
 Examples
 --------

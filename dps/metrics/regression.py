@@ -48,7 +48,7 @@ default="uniform_average"
     Raises
     ------
     ValueError
-        They are not cut at the same rows.
+        The arguments are cut at different rows.
 
     Examples
     --------

@@ -76,6 +76,7 @@ def train_test_split(
         Shares of all rows, or numbers of rows if lengths are known. By default a quarter are test
         rows.
     random_state : int, RandomState or None, default=None
+        Seed of the shuffle.
     shuffle : bool, default=True
         False takes the first rows for training and the last ones for testing, if lengths are known.
     stratify : vector of Dask, optional

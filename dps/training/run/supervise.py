@@ -228,7 +228,7 @@ class Watcher:
             )
             raise StalledError(
                 f"all replicas wait for each other, and none has made progress for {timeout:g} s: "
-                f"is there a mode of your own whose ranks disagree? Their words are {said}",
+                f"is there a mode of your own whose ranks disagree? Progress by rank: {said}",
                 step=min(status.steps) + 1,
             )
 
