@@ -221,3 +221,12 @@ def test_names_in_docstrings_and_comments_exist() -> None:
                     found = list(PACKAGE.glob(f"{path}*"))
                     missing += [(file, path)] * (not found)
     assert not missing
+
+
+def test_the_table_of_names_is_that_of_the_code() -> None:
+    page = (PACKAGE.parent / "docs" / "inside" / "architecture.md").read_text()
+    rows = re.findall(r"^\| (\w+) \|.*\| `(\w+)` in `(.+)` \|$", page, re.MULTILINE)
+    assert len(rows) == 17
+    for name, cls, path in rows:
+        assert name in cls.lower()
+        assert re.search(rf"^class {cls}\b", (PACKAGE / path).read_text(), re.MULTILINE), cls
