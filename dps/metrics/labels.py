@@ -69,12 +69,10 @@ def _of_labels(name: str, summary: str, example: str) -> Callable[..., Any]:
     ) -> Any:
         pairs = merged(_look, _merge, of_labels, y_true, y_pred, sample_weight, client)
         found = theirs(pairs.y, pairs.predicted, sample_weight=pairs.weights, **options)
-        if not _are_whole(sample_weight):
-            return found
-        if isinstance(found, str):  # a report, whose last column has rows
+        if isinstance(found, str) and sample_weight is None:  # its last column counts rows
             return re.sub(r" (\d+)\.0$", r"   \1", found, flags=re.MULTILINE)
-        whole = name == "confusion_matrix" and options.get("normalize") is None
-        return found.astype(np.int64) if whole else found
+        counts = name == "confusion_matrix" and options.get("normalize") is None
+        return found.astype(np.int64) if counts and _are_whole(sample_weight) else found
 
     metric.__name__ = metric.__qualname__ = name
     metric.__doc__ = _DOC.format(summary=summary, name=name, options=options, example=example)

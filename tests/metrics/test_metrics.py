@@ -103,11 +103,11 @@ def test_regressions_of_several_outputs() -> None:
         assert actual == pytest.approx(getattr(known, name)(y, predicted), rel=1e-9)
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-def test_scores_of_labels_equal_those_of_scikit_learn(weighted: bool) -> None:
+@pytest.mark.parametrize("kind", [None, int, float])
+def test_scores_of_labels_equal_those_of_scikit_learn(kind: type | None) -> None:
     rng = np.random.default_rng(0)
     y, predicted = (rng.choice(["few", "many", "none"], ROWS, p=[0.1, 0.6, 0.3]) for _ in "yp")
-    weight = rng.integers(0, 4, ROWS).astype(float) if weighted else None
+    weight = None if kind is None else rng.integers(0, 4, ROWS).astype(kind)
     given = lazy(y, "array"), lazy(predicted, "array")
     for name, options in (
         ("fbeta_score", {"beta": 0.5, "average": None}), ("jaccard_score", {"average": "macro"}),
