@@ -156,4 +156,5 @@ def test_deviances_and_functions_are_scorers() -> None:
 
     assert metrics.get_scorer(score) is score
     scorer = known.make_scorer(known.mean_squared_error)
-    assert metrics.get_scorer(scorer) is scorer
+    expected = scorer(model, X, targets.compute())
+    assert metrics.get_scorer(scorer)(model, lazy, targets) == pytest.approx(expected)
