@@ -6,9 +6,9 @@ scikit-learn's own metric. With several columns a pair consists of whole rows.
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -16,68 +16,39 @@ from sklearn import metrics
 
 from dps.data.collections.partitions import is_dask
 from dps.metrics.checks import of_labels
-from dps.metrics.sums import Metric, merged, same_shape
+from dps.metrics.sums import like_sklearn, merged, same_shape
 
 if TYPE_CHECKING:
     from dps._typing import ClientLike, VectorLike
 
-_DOC = """{summary}
-
-Parameters
-----------
+_ARGUMENTS = """\
 y_true : array, series or frame, dask array, series or frame of shape (n,) or (n, n_labels)
 y_pred : likewise
-    Labels; partition i belongs to partition i of `y_true`.
-{options}
-    As for :func:`sklearn.metrics.{name}`.
-client : distributed.Client, cluster or address, optional
-    Client that computes. The default is Dask's scheduler.
-
-Returns
--------
-object
-    The result of :func:`sklearn.metrics.{name}`.
-
-Raises
-------
-ValueError
-    `y_true` and `y_pred` are cut at different rows, or hold labels of different types.
-
-Examples
---------
->>> import dask.array as da
->>> from dps.metrics import {name}
+    Labels; partition i belongs to partition i of `y_true`."""
+_EXAMPLE = """\
 >>> y, predicted = da.from_array([0, 1, 1, 0], chunks=2), da.from_array([0, 1, 0, 0], chunks=2)
-{example}
 """
 
 
 def _of_labels(name: str, summary: str, example: str) -> Callable[..., Any]:
-    """Return a metric of scikit-learn for Dask data, with its parameters and `client`."""
-    theirs = getattr(metrics, name)
-    parameters = [*inspect.signature(theirs).parameters.values()]
-    client = inspect.Parameter("client", inspect.Parameter.KEYWORD_ONLY, default=None)
-    options = ", ".join(each.name for each in parameters[2:])
+    return like_sklearn(name, partial(_scored, name), summary, _ARGUMENTS, _EXAMPLE + example)
 
-    def metric(
-        y_true: VectorLike,
-        y_pred: VectorLike,
-        *,
-        sample_weight: VectorLike | None = None,
-        client: ClientLike | None = None,
-        **options: Any,
-    ) -> Any:
-        pairs = merged(_look, _merge, of_labels, y_true, y_pred, sample_weight, client)
-        found = theirs(pairs.y, pairs.predicted, sample_weight=pairs.weights, **options)
-        if isinstance(found, str) and sample_weight is None:  # its last column counts rows
-            return re.sub(r" (\d+)\.0$", r"   \1", found, flags=re.MULTILINE)
-        counts = name == "confusion_matrix" and options.get("normalize") is None
-        return found.astype(np.int64) if counts and _are_whole(sample_weight) else found
 
-    metric.__name__ = metric.__qualname__ = name
-    metric.__doc__ = _DOC.format(summary=summary, name=name, options=options, example=example)
-    metric.__signature__ = inspect.Signature([*parameters, client])  # type: ignore[attr-defined]
-    return Metric()(metric)
+def _scored(
+    name: str,
+    y: VectorLike,
+    predicted: VectorLike,
+    weight: VectorLike | None,
+    client: ClientLike | None,
+    **options: Any,
+) -> Any:
+    """Return the metric of all pairs."""
+    pairs = merged(_look, _merge, of_labels, y, predicted, weight, client)
+    found = getattr(metrics, name)(pairs.y, pairs.predicted, sample_weight=pairs.weights, **options)
+    if isinstance(found, str) and weight is None:  # its last column counts rows
+        return re.sub(r" (\d+)\.0$", r"   \1", found, flags=re.MULTILINE)
+    counts = name == "confusion_matrix" and options.get("normalize") is None
+    return found.astype(np.int64) if counts and _are_whole(weight) else found
 
 
 balanced_accuracy_score = _of_labels(

@@ -2,231 +2,111 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn import metrics
 from sklearn.exceptions import UndefinedMetricWarning
 
 from dps._warned import warn
 from dps.metrics.checks import Check, of_counts, of_logarithms, of_numbers, of_positive
-from dps.metrics.sums import Metric, of_partitions, same_shape
+from dps.metrics.sums import Metric, like_sklearn, of_partitions, same_shape
 from dps.scores import formulas
 
 if TYPE_CHECKING:
     from dps._typing import ClientLike, Multioutput, VectorLike
 
 
-@Metric()
-def mean_squared_error(
-    y_true: VectorLike,
-    y_pred: VectorLike,
-    *,
-    sample_weight: VectorLike | None = None,
-    multioutput: Multioutput = "uniform_average",
-    client: ClientLike | None = None,
+_ARGUMENTS = """\
+y_true, y_pred : arrays, series, dask arrays, series or dataframes, (n,) or (n, n_outputs)
+    Partition i of one belongs to partition i of the other."""
+_EXAMPLE = """\
+>>> y, predicted = da.from_array([1.0, 2.0], chunks=1), da.from_array([1.0, 4.0], chunks=1)
+"""
+
+
+def _of_numbers(
+    name: str, summary: str, example: str, check: Check = of_numbers, rooted: str = ""
+) -> Callable[..., Any]:
+    compute = partial(_averaged, rooted or name, check, bool(rooted))
+    return like_sklearn(name, compute, summary, _ARGUMENTS, _EXAMPLE + example)
+
+
+def _averaged(
+    name: str,
+    check: Check,
+    rooted: bool,
+    y: VectorLike,
+    predicted: VectorLike,
+    weight: VectorLike | None,
+    client: ClientLike | None,
+    multioutput: Any = "uniform_average",
+    **options: Any,
 ) -> Any:
-    """Weighted mean of squared errors; of several outputs, their mean.
-
-    Parameters
-    ----------
-    y_true, y_pred : arrays, series, dask arrays, series or dataframes, (n,) or (n, n_outputs)
-        Partition i of one belongs to partition i of the other.
-    sample_weight : vector of length n, optional
-    multioutput : {"uniform_average", "raw_values"} or array of shape (n_outputs,), \
-default="uniform_average"
-        The mean of several outputs, all of them, or their mean with such weights.
-    client : distributed.Client, cluster or address, optional
-        Client that computes. The default is Dask's scheduler.
-
-    Returns
-    -------
-    float, or array of shape (n_outputs,) with ``multioutput="raw_values"``
-        In squared units of y.
-
-    Raises
-    ------
-    ValueError
-        The arguments are cut at different rows.
-
-    Examples
-    --------
-    >>> import dask.array as da
-    >>> from dps.metrics import mean_squared_error
-    >>> mean_squared_error(da.from_array([1.0, 2.0], chunks=1), da.from_array([1.0, 4.0], chunks=1))
-    2.0
-    """
-    return of_outputs(_mean(_squares, y_true, y_pred, sample_weight, client), multioutput)
+    """Return the mean of scikit-learn's metric over partitions, or its root for each output."""
+    if "multioutput" in inspect.signature(getattr(metrics, name)).parameters:
+        options["multioutput"] = "raw_values"
+    look = partial(_of_sklearn, name, **options)
+    sums = of_partitions(look, check, y, predicted, weight, client)
+    found = np.sum([errors for _, errors in sums], axis=0) / sum(total for total, _ in sums)
+    return of_outputs(np.atleast_1d(np.sqrt(found) if rooted else found), multioutput)
 
 
-@Metric()
-def root_mean_squared_error(
-    y_true: VectorLike,
-    y_pred: VectorLike,
-    *,
-    sample_weight: VectorLike | None = None,
-    multioutput: Multioutput = "uniform_average",
-    client: ClientLike | None = None,
-) -> Any:
-    """Root of the mean squared error of each output, and their mean; in units of y.
-
-    Parameters
-    ----------
-    y_true, y_pred, sample_weight, multioutput, client
-        As for `mean_squared_error`.
-    """
-    return of_outputs(np.sqrt(_mean(_squares, y_true, y_pred, sample_weight, client)), multioutput)
-
-
-@Metric()
-def mean_absolute_error(
-    y_true: VectorLike,
-    y_pred: VectorLike,
-    *,
-    sample_weight: VectorLike | None = None,
-    multioutput: Multioutput = "uniform_average",
-    client: ClientLike | None = None,
-) -> Any:
-    """Weighted mean of absolute errors; of several outputs, their mean. In units of y.
-
-    Parameters
-    ----------
-    y_true, y_pred, sample_weight, multioutput, client
-        As for `mean_squared_error`.
-    """
-    return of_outputs(_mean(_distances, y_true, y_pred, sample_weight, client), multioutput)
-
-
-@Metric()
-def mean_absolute_percentage_error(
-    y_true: VectorLike,
-    y_pred: VectorLike,
-    *,
-    sample_weight: VectorLike | None = None,
-    multioutput: Multioutput = "uniform_average",
-    client: ClientLike | None = None,
-) -> Any:
-    """Weighted mean of absolute errors over absolute targets; of several outputs, their mean.
-
-    Parameters
-    ----------
-    y_true, y_pred, sample_weight, multioutput, client
-        As for `mean_squared_error`.
-    """
-    look = partial(_of_sklearn, "mean_absolute_percentage_error", multioutput="raw_values")
-    return of_outputs(_mean(look, y_true, y_pred, sample_weight, client), multioutput)
-
-
-@Metric()
-def mean_squared_log_error(
-    y_true: VectorLike,
-    y_pred: VectorLike,
-    *,
-    sample_weight: VectorLike | None = None,
-    multioutput: Multioutput = "uniform_average",
-    client: ClientLike | None = None,
-) -> Any:
-    """Weighted mean of the squared differences of log(1 + y); of several outputs, their mean.
-
-    Parameters
-    ----------
-    y_true, y_pred, sample_weight, multioutput, client
-        As for `mean_squared_error`; targets and predictions are above -1.
-    """
-    look = partial(_of_sklearn, "mean_squared_log_error", multioutput="raw_values")
-    return of_outputs(
-        _mean(look, y_true, y_pred, sample_weight, client, of_logarithms), multioutput
-    )
-
-
-@Metric()
-def root_mean_squared_log_error(
-    y_true: VectorLike,
-    y_pred: VectorLike,
-    *,
-    sample_weight: VectorLike | None = None,
-    multioutput: Multioutput = "uniform_average",
-    client: ClientLike | None = None,
-) -> Any:
-    """Root of the mean squared logarithmic error of each output, and their mean.
-
-    Parameters
-    ----------
-    y_true, y_pred, sample_weight, multioutput, client
-        As for `mean_squared_log_error`.
-    """
-    squares = mean_squared_log_error(
-        y_true, y_pred, sample_weight=sample_weight, multioutput="raw_values", client=client
-    )
-    return of_outputs(np.sqrt(squares), multioutput)
-
-
-@Metric()
-def mean_pinball_loss(
-    y_true: VectorLike,
-    y_pred: VectorLike,
-    *,
-    sample_weight: VectorLike | None = None,
-    alpha: float = 0.5,
-    multioutput: Multioutput = "uniform_average",
-    client: ClientLike | None = None,
-) -> Any:
-    """Weighted mean of the loss of quantiles; of several outputs, their mean. In units of y.
-
-    Parameters
-    ----------
-    y_true, y_pred, sample_weight, multioutput, client
-        As for `mean_squared_error`.
-    alpha : float, default=0.5
-        Which quantile is predicted.
-    """
-    look = partial(_of_sklearn, "mean_pinball_loss", alpha=alpha, multioutput="raw_values")
-    return of_outputs(_mean(look, y_true, y_pred, sample_weight, client), multioutput)
-
-
-@Metric()
-def mean_poisson_deviance(
-    y_true: VectorLike,
-    y_pred: VectorLike,
-    *,
-    sample_weight: VectorLike | None = None,
-    client: ClientLike | None = None,
-) -> float:
-    """Weighted mean of the Poisson deviance, twice the loss "poisson" but for a constant.
-
-    Parameters
-    ----------
-    y_true : array, series, dask array or dask series of shape (n,)
-        Not negative.
-    y_pred : likewise
-        Positive.
-    sample_weight, client
-        As for `mean_squared_error`.
-    """
-    look = partial(_of_sklearn, "mean_poisson_deviance")
-    return float(_mean(look, y_true, y_pred, sample_weight, client, of_counts))
-
-
-@Metric()
-def mean_gamma_deviance(
-    y_true: VectorLike,
-    y_pred: VectorLike,
-    *,
-    sample_weight: VectorLike | None = None,
-    client: ClientLike | None = None,
-) -> float:
-    """Weighted mean of the gamma deviance, twice the loss "gamma" but for a constant.
-
-    Parameters
-    ----------
-    y_true, y_pred : arrays, series, dask arrays or dask series of shape (n,)
-        Positive.
-    sample_weight, client
-        As for `mean_squared_error`.
-    """
-    look = partial(_of_sklearn, "mean_gamma_deviance")
-    return float(_mean(look, y_true, y_pred, sample_weight, client, of_positive))
+mean_squared_error = _of_numbers(
+    "mean_squared_error",
+    "Weighted mean of squared errors, in squared units of y; of several outputs, their mean.",
+    ">>> mean_squared_error(y, predicted)\n2.0",
+)
+root_mean_squared_error = _of_numbers(
+    "root_mean_squared_error",
+    "Root of the mean squared error of each output, and their mean; in units of y.",
+    ">>> round(root_mean_squared_error(y, predicted), 3)\n1.414",
+    rooted="mean_squared_error",
+)
+mean_absolute_error = _of_numbers(
+    "mean_absolute_error",
+    "Weighted mean of absolute errors, in units of y; of several outputs, their mean.",
+    ">>> mean_absolute_error(y, predicted)\n1.0",
+)
+mean_absolute_percentage_error = _of_numbers(
+    "mean_absolute_percentage_error",
+    "Weighted mean of absolute errors over absolute targets; of several outputs, their mean.",
+    ">>> mean_absolute_percentage_error(y, predicted)\n0.5",
+)
+mean_squared_log_error = _of_numbers(
+    "mean_squared_log_error",
+    "Weighted mean of the squared differences of log(1 + y); of several outputs, their mean.",
+    ">>> round(mean_squared_log_error(y, predicted), 3)\n0.13",
+    of_logarithms,
+)
+root_mean_squared_log_error = _of_numbers(
+    "root_mean_squared_log_error",
+    "Root of the mean squared logarithmic error of each output, and their mean.",
+    ">>> round(root_mean_squared_log_error(y, predicted), 3)\n0.361",
+    of_logarithms,
+    rooted="mean_squared_log_error",
+)
+mean_pinball_loss = _of_numbers(
+    "mean_pinball_loss",
+    "Weighted mean of the loss of a quantile, in units of y; of several outputs, their mean.",
+    ">>> mean_pinball_loss(y, predicted, alpha=0.25)\n0.75",
+)
+mean_poisson_deviance = _of_numbers(
+    "mean_poisson_deviance",
+    'Weighted mean of the Poisson deviance, twice the loss "poisson" but for a constant.',
+    ">>> round(mean_poisson_deviance(y, predicted), 3)\n0.614",
+    of_counts,
+)
+mean_gamma_deviance = _of_numbers(
+    "mean_gamma_deviance",
+    'Weighted mean of the gamma deviance, twice the loss "gamma" but for a constant.',
+    ">>> round(mean_gamma_deviance(y, predicted), 3)\n0.193",
+    of_positive,
+)
 
 
 @Metric()
@@ -269,13 +149,16 @@ def r2_score(
 
     Parameters
     ----------
-    y_true, y_pred, sample_weight, client
-        As for `mean_squared_error`.
+    y_true, y_pred : arrays, series, dask arrays, series or dataframes, (n,) or (n, n_outputs)
+        Partition i of one belongs to partition i of the other.
+    sample_weight : vector of length n, optional
     multioutput : {"uniform_average", "raw_values", "variance_weighted"} or array of shape \
 (n_outputs,), default="uniform_average"
         "variance_weighted" weights outputs by the variance of y.
     force_finite : bool, default=True
         Whether it is 1 or 0 for a constant y, and not NaN or infinite.
+    client : distributed.Client, cluster or address, optional
+        Client that computes. The default is Dask's scheduler.
     """
     parts = of_partitions(_moments, of_numbers, y_true, y_pred, sample_weight, client)
     if sum(part[0] for part in parts) < 2:
@@ -308,40 +191,12 @@ def of_outputs(values: NDArray[np.float64], multioutput: Any) -> Any:
     return float(values.mean())
 
 
-def _mean(
-    function: Any,
-    y: VectorLike,
-    predicted: VectorLike,
-    weight: VectorLike | None,
-    client: ClientLike | None,
-    check: Check = of_numbers,
-) -> NDArray[np.float64]:
-    """Return a mean for each output."""
-    sums = of_partitions(function, check, y, predicted, weight, client)
-    total = sum(weight for weight, _ in sums)
-    return np.asarray(np.divide(np.sum([errors for _, errors in sums], axis=0), total))
-
-
-def _squares(predicted: np.ndarray, y: np.ndarray, weights: np.ndarray) -> tuple[float, np.ndarray]:
-    same_shape(predicted, y)
-    return float(weights.sum()), weights @ formulas.squared(y, predicted)
-
-
-def _distances(
-    predicted: np.ndarray, y: np.ndarray, weights: np.ndarray
-) -> tuple[float, np.ndarray]:
-    same_shape(predicted, y)
-    return float(weights.sum()), weights @ formulas.absolute(y, predicted)
-
-
 def _of_sklearn(
     metric: str, predicted: np.ndarray, y: np.ndarray, weights: np.ndarray, **options: object
 ) -> tuple[float, Any]:
     """Return sums from a mean of scikit-learn's."""
-    from sklearn import metrics
-
     same_shape(predicted, y)
-    total = float(weights.sum())
+    total, (y, predicted) = float(weights.sum()), (np.asarray(of, float) for of in (y, predicted))
     # Rows without weight have no mean, but invalid values among them are still errors.
     found = getattr(metrics, metric)(
         y, predicted, sample_weight=weights if total else None, **options

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import numpy as np
+from sklearn import metrics
 
 from dps.cluster.choice import client_of
 from dps.data.collections.alignment import in_memory, partitions_of
@@ -70,6 +71,65 @@ class Metric:
 
         METRICS[metric.__name__] = either
         return cast("F", either)
+
+
+_DOC = """{summary}
+
+Parameters
+----------
+{arguments}
+{options}
+    As for :func:`sklearn.metrics.{name}`.
+client : distributed.Client, cluster or address, optional
+    Client that computes. The default is Dask's scheduler.
+
+Returns
+-------
+object
+    The result of :func:`sklearn.metrics.{name}`.
+
+Raises
+------
+ValueError
+    `y_true` and `y_pred` are cut at different rows, or do not suit the metric.
+
+Examples
+--------
+>>> import dask.array as da
+>>> from dps.metrics import {name}
+{example}
+"""
+
+
+def like_sklearn(
+    name: str, compute: Callable[..., Any], summary: str, arguments: str, example: str
+) -> Callable[..., Any]:
+    """Return scikit-learn's metric of a name for Dask data too, with its parameters and `client`.
+
+    compute: computes it, from `y_true`, `y_pred`, weights, a client and further options.
+    arguments: describes `y_true` and `y_pred`.
+    """
+    parameters = [*inspect.signature(getattr(metrics, name)).parameters.values()]
+    client = inspect.Parameter("client", inspect.Parameter.KEYWORD_ONLY, default=None)
+    options = ", ".join(each.name for each in parameters[2:])
+
+    def metric(
+        y_true: VectorLike,
+        y_pred: VectorLike,
+        *,
+        sample_weight: VectorLike | None = None,
+        client: ClientLike | None = None,
+        **options: Any,
+    ) -> Any:
+        return compute(y_true, y_pred, sample_weight, client, **options)
+
+    metric.__name__ = metric.__qualname__ = name
+    metric.__module__ = "dps.metrics"  # where doctest and pickle look for it
+    metric.__doc__ = _DOC.format(
+        summary=summary, arguments=arguments, name=name, options=options, example=example
+    )
+    metric.__signature__ = inspect.Signature([*parameters, client])  # type: ignore[attr-defined]
+    return Metric()(metric)
 
 
 def _as_dask(values: VectorLike | None) -> Any:
