@@ -177,6 +177,15 @@ def test_scorers_that_users_make_compute_where_the_data_lies(client: Client) -> 
     assert metrics.make_scorer(fbeta_score)(model, dX, dy) == ROWS
 
 
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+def test_the_extreme_quantiles_of_y_are_compared(alpha: float) -> None:
+    y, _, numbers, _ = rows()
+    predicted = numbers + (1 if alpha else -1) * (y == "yes")
+    expected = known.d2_pinball_score(numbers, predicted, alpha=alpha)
+    found = metrics.d2_pinball_score(lazy(numbers, "array"), lazy(predicted, "array"), alpha=alpha)
+    assert found == pytest.approx(expected)
+
+
 def test_a_roc_curve_of_more_scores_than_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     scores = rng.normal(size=40_000)
