@@ -103,8 +103,8 @@ class Cluster(ABC):
     why: str = ""
 
     def __init__(self) -> None:
-        #: Losses after which partitions were made again, except those that `end_generation` was
-        #: told of, with the seconds that this took.
+        #: Losses after which partitions were made again, with the seconds that this took; without
+        #: the losses that `end_generation` has handled.
         self.lost: list[tuple[str, float]] = []
 
     def publish(self, event: Mapping[str, Any]) -> None:

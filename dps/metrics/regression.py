@@ -196,7 +196,7 @@ def _of_sklearn(
 ) -> tuple[float, Any]:
     """Return sums from a mean of scikit-learn's."""
     same_shape(predicted, y)
-    total, (y, predicted) = float(weights.sum()), (np.asarray(of, float) for of in (y, predicted))
+    total, y, predicted = float(weights.sum()), y.astype(np.float64), predicted.astype(np.float64)
     # Rows without weight have no mean, but invalid values among them are still errors.
     found = getattr(metrics, metric)(
         y, predicted, sample_weight=weights if total else None, **options
@@ -209,7 +209,7 @@ def _variances(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the moments of targets and of errors."""
     same_shape(predicted, y)
-    errors = y - predicted.astype(np.float64)
+    errors = y.astype(np.float64) - predicted.astype(np.float64)
     return formulas.moments(y, predicted, weights), formulas.moments(errors, errors, weights)
 
 

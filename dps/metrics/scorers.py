@@ -37,7 +37,7 @@ class Scorer:
 
     name: str
     metric: Callable[..., float]
-    method: str | Sequence[str]  # the method that predicts; of several the first there is
+    method: str | Sequence[str]  # the method that predicts; the first of several that exists
     sign: int = 1  # {1, -1}
     options: Mapping[str, object] = field(default_factory=dict)  # options of the metric
 
@@ -69,20 +69,23 @@ class Scorer:
         """Score predictions."""
         options = {**self.options, "client": client, "sample_weight": sample_weight}
         classes = getattr(estimator, "classes_", None)
-        if self.method == "predict_proba":
+        if self.method == "predict_proba" and "labels" in signature(self.metric).parameters:
             # With several labels each column is 0 or 1.
-            options["labels"] = None if getattr(estimator, "multilabel_", False) else classes
+            several = getattr(estimator, "multilabel_", False)
+            options.setdefault("labels", None if several else classes)
         elif self.is_of_one and classes is not None and len(classes) == 2:
-            code = positive_code(classes)
-            options["pos_label"] = classes[code]
-            if self.method != "predict" and code == 0:
+            label = options.setdefault("pos_label", classes[positive_code(classes)])
+            if self.method != "predict" and label == classes[0]:
                 predicted = _negated(predicted)
         return self.sign * self.metric(y, predicted, **options)
 
     @property
     def is_of_one(self) -> bool:
         """True if it scores one of two labels, see `positive_code`."""
-        binary = self.options.get("average") == "binary"
+        takes = signature(self.metric).parameters
+        if not {"average", "pos_label"} <= takes.keys():
+            return False
+        binary = self.options.get("average", takes["average"].default) == "binary"
         return binary or self.metric is average_precision_score
 
     def check(self, labels: np.ndarray) -> None:
@@ -255,8 +258,8 @@ def get_scorer(scoring: str | Sequence[str] | Callable[..., Any]) -> Any:
     Parameters
     ----------
     scoring : str, sequence of str or callable
-        One of `get_scorer_names`, or several; or a scorer. A callable of your own is returned as
-        it is.
+        One of `get_scorer_names`, several of them, or a scorer of scikit-learn's `make_scorer`.
+        Any other callable is returned as it is.
 
     Returns
     -------

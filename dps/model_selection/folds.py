@@ -160,7 +160,7 @@ class Folds:
             lengths = Parts(X).lengths
             lazy = Parts(groups).tasks if is_dask(groups) else []
             by_labels = asks_for_labels(cv)
-            if lengths is None or lazy or by_labels:  # what is computed now is kept
+            if lengths is None or lazy or by_labels:  # keep the computed partitions
                 *parts, lazy = held(client, [*parts, lazy])
                 lengths = _of_each(client, rows_of, parts[0])
             n = sum(lengths)

@@ -174,7 +174,7 @@ class FrameLayout:
     def bind(self, table: FieldTable, where: int) -> FieldTable:
         """Return a table of CSR rows in place of the rows of a read partition.
 
-        The distinct values are replaced by what is derived from them.
+        Derived values replace the distinct values.
 
         Raises ValueError: the message names the column and the place.
         """

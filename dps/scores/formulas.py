@@ -35,7 +35,7 @@ def negative_logs(chances: np.ndarray) -> np.ndarray:
 
 
 def _errors(y_true: np.ndarray, y_pred: np.ndarray) -> NDArray[np.float64]:
-    return as_columns(y_true.astype(np.float64)) - as_columns(y_pred)
+    return as_columns(y_true.astype(np.float64)) - as_columns(y_pred.astype(np.float64))
 
 
 def moments(

@@ -171,6 +171,24 @@ def test_scorers_that_users_make_compute_where_the_data_lies(client: Client) -> 
                 cross_val_score(LinearClassifier(client=client), dX, dy, scoring=scorer).size == 5
             )
 
+    names = np.where(y > 0, "a", "b")
+    words, lazy_names = LinearClassifier().fit(X, names), lazy(names, "array")
+    for func, options in (
+        ("f1_score", {"pos_label": "a"}), ("jaccard_score", {"pos_label": "b"}),
+        ("f1_score", {"average": "binary", "pos_label": "a"}),
+        ("brier_score_loss", {"response_method": "predict_proba", "pos_label": "a"}),
+        ("average_precision_score", {"response_method": "predict_proba", "pos_label": "a"}),
+        ("average_precision_score", {"response_method": "predict_proba", "pos_label": "b"}),
+        ("average_precision_score", {"response_method": "decision_function", "pos_label": "a"}),
+        ("log_loss", {"response_method": "predict_proba", "labels": ["a", "b"]}),
+    ):  # fmt: skip
+        expected = known.make_scorer(getattr(known, func), **options)(words, X, names)
+        found = metrics.make_scorer(getattr(metrics, func), **options)(words, dX, lazy_names)
+        assert found == pytest.approx(expected), (func, options)
+    # By default the class 1, and without one the second.
+    found = metrics.make_scorer(metrics.f1_score)(words, dX, lazy_names)
+    assert found == pytest.approx(known.f1_score(names, words.predict(X), pos_label="b"))
+
     def fbeta_score(y: Any, predicted: Any) -> float:  # a user's own of a known name
         return float(len(y))
 

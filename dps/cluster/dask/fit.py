@@ -218,7 +218,7 @@ class DaskCluster(Cluster):
         return self._asked(partial(self._data.sum, function, numbers, **options))
 
     def _asked(self, question: Callable[[], _Answer]) -> _Answer:
-        """Ask partitions a question, again once those of a lost worker are restored."""
+        """Ask partitions a question, again when lost ones are restored."""
         for _ in range(_MAX_LOSSES_IN_A_ROW):
             try:
                 return question()

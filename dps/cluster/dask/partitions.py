@@ -77,7 +77,7 @@ class PlacedData:
         self._steps: list[_Step] = []
         self._stages: list[int] = []
         self._attempts: dict[int, int] = {}
-        # Futures that this fit has made, not those of users.
+        # Futures that this fit has made, and none of the user's.
         self._owned: list[Future] = []
         self._moved: set[str] = set()  # keys of rows that the last generation moved
         self._keeping = Keeping(work.fit, "memory")

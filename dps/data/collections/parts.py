@@ -130,7 +130,7 @@ def one_graph(*values: Any) -> list[Any]:
         for at, frame in zip(frames, made, strict=True):
             found[at] = frame
     if arrays:
-        # Tasks that other collections need are not fused into those of arrays.
+        # Tasks of arrays absorb no task that another collection needs.
         lists = [part for each in found if is_list(each) for part in each]
         others: set[Any] = set()
         for each in [*lists, *(found[at] for at in frames)]:

@@ -27,7 +27,7 @@ _TOGETHER, _PARTS, _FEWEST = 1 << 17, 8, 256
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of X and then those of y, as products use them.
+    """The columns of X, followed by the columns of y, as products use them.
 
     centre: (m,) array that is subtracted from the columns.
     unit: (m,) array, root mean squares of the centred columns; infinite for a column to leave out.

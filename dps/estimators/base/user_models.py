@@ -70,7 +70,7 @@ def probabilities(raw: NDArray[np.floating]) -> NDArray[np.floating]:
 
 @dataclass(frozen=True)
 class Shape:
-    """What is known of the data when a model is made."""
+    """The facts about the data from which a model is made."""
 
     n_features: int  # columns of the model's input
     n_outputs: int  # classes, or columns of y

@@ -314,7 +314,7 @@ class FitStore:
         return self._fits.get(id)
 
     def add(self, event: Any, now: float) -> None:
-        """Add an event; invalid ones and those of other versions are ignored."""
+        """Add an event, unless it is invalid or of another version."""
         if not is_sound(event):
             return
         if event["kind"] == "server":
