@@ -12,6 +12,7 @@ see.
 """
 
 import os
+import shlex
 import sys
 import tempfile
 from contextlib import AbstractContextManager
@@ -31,6 +32,7 @@ def start_cluster() -> AbstractContextManager:
     from dask_jobqueue import SLURMCluster
 
     cluster = SLURMCluster(
+        python=shlex.quote(sys.executable),  # jobs start it by a shell
         cores=2,  # of a worker, which is a job
         processes=1,
         memory="2GB",
