@@ -91,8 +91,12 @@ class LogLoss(MarginLoss):
     kernel: ClassVar[LossKernel] = LossKernel("log")
 
     def for_classes(self, n_classes: int) -> Loss:
-        """Return this loss for two classes, else the softmax, see `Loss.for_classes`."""
-        return self if n_classes <= 2 else Softmax()
+        """Return this loss for two classes, else the softmax, see `Loss.for_classes`.
+
+        A subclass, which may compute something else, is trained one-vs-rest.
+        """
+        another = type(self) is not LogLoss
+        return super().for_classes(n_classes) if n_classes <= 2 or another else Softmax()
 
     @property
     def has_probabilities(self) -> bool:

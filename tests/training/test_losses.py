@@ -81,6 +81,9 @@ def test_a_regression_has_several_targets(loss):
 def test_classes_choose_the_loss():
     assert LogLoss().for_classes(2) == LogLoss()
     assert LogLoss().for_classes(3) == Softmax()
+    own = type("Own", (LogLoss,), {})()
+    assert own.for_classes(2) is own
+    assert own.for_classes(3) == OneVsRest(own)  # not a softmax that ignores what it overrides
     assert Hinge().for_classes(2) == Hinge()
     assert Hinge().for_classes(3) == OneVsRest(Hinge())
     assert [LogLoss().n_outputs(c) for c in (2, 3)] == [1, 3]
