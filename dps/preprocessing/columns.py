@@ -156,7 +156,8 @@ def kind_of_values(values: Any) -> str:
 
 def logarithms_of(values: np.ndarray) -> NDArray[np.float64]:
     """Return logarithms of numbers of any sign, zero at zero."""
-    return np.arcsinh(values, dtype=np.float64)
+    # NumPy rounds values with gaps between them in another way.
+    return np.arcsinh(np.asarray(values, np.float64, order="C"))
 
 
 def take_logarithms(X: Any, number: int = 0, *, columns: NDArray[np.integer]) -> Any:
