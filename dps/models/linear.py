@@ -1,5 +1,6 @@
 """Linear models of one or several outputs on dense and CSR rows."""
 
+from contextlib import nullcontext
 from copy import copy
 from typing import Any, ClassVar, Self
 
@@ -24,6 +25,8 @@ _ROUNDING = 0.75
 #: penalty counts more: its directions are then not the steep ones, in which rounding errors would
 #: grow.
 _SURE = 4
+#: Columns of a matrix up to which BLAS computes in the calling thread anyway.
+_FEW = 32
 
 
 class LinearModel:
@@ -241,7 +244,7 @@ def _roots(curvature: Any, least: float) -> tuple[Any, Any]:
     largest one may be rounding, and are raised to it.
     """
     np.fill_diagonal(curvature, 1.0)
-    with one_thread_each():
+    with one_thread_each() if len(curvature) > _FEW else nullcontext():
         found, directions = np.linalg.eigh(curvature)
         root = np.sqrt(np.maximum(found, least * found[-1]))
         return (directions / root) @ directions.T, (directions * root) @ directions.T

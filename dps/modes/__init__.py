@@ -28,6 +28,8 @@ __all__ = [
 
 #: Modes by name; a name means the mode's defaults.
 MODES: dict[str, type[Mode]] = {mode.name: mode for mode in (Sync, Async, AllReduce, Hybrid)}
+#: The mode that a name stands for; modes never change.
+_NAMED: dict[str, Mode] = {name: mode() for name, mode in (MODES | {Auto.name: Auto}).items()}
 #: Names of modes, for type checkers.
 ModeName = Literal["sync", "async", "allreduce", "hybrid", "auto"]
 
@@ -42,10 +44,9 @@ def get_mode(mode: str | Mode) -> Mode:
     """
     if isinstance(mode, Mode):
         return mode
-    named = MODES | {Auto.name: Auto}
-    if isinstance(mode, str) and mode in named:
-        return named[mode]()
+    if isinstance(mode, str) and mode in _NAMED:
+        return _NAMED[mode]
     raise ValueError(
-        f"The 'mode' parameter must be a str among {sorted(named)} or a Mode such as "
+        f"The 'mode' parameter must be a str among {sorted(_NAMED)} or a Mode such as "
         f"dps.Async(). Got {mode!r} instead."
     )

@@ -11,7 +11,7 @@ import threading
 import time
 import warnings
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from types import SimpleNamespace
 from typing import Any
@@ -715,7 +715,7 @@ def test_a_fit_looks_whether_further_workers_spare_enough(
     cluster = Growing(tuple(now), room)
     joining = Joining(cluster, rule, row_bytes=128, state_bytes=80)
     joining.plan(planned)
-    record = replace(EpochRecord.unknown(1, 1), seconds=seconds)
+    record = EpochRecord.unknown(1, 1)._replace(seconds=seconds)
     assert joining.should_end([record] * done) == leaves
     assert cluster.wished == wished
 
@@ -734,7 +734,7 @@ def test_nothing_is_planned_for_workers_that_cannot_join(monkeypatch: pytest.Mon
     rule = StoppingRule(max_iter=100, tol=1e-4, n_iter_no_change=5, validate=False)
     joining = Joining(Growing(can_grow=False), rule, row_bytes=128, state_bytes=80)
     joining.plan(planned)
-    assert not joining.should_end([replace(EpochRecord.unknown(1, 1), seconds=1.0)] * 20)
+    assert not joining.should_end([EpochRecord.unknown(1, 1)._replace(seconds=1.0)] * 20)
     assert len(plans) == 1
 
 
@@ -755,7 +755,7 @@ def test_rows_move_to_idle_workers_after_a_loss_where_that_pays(
     rule = StoppingRule(max_iter=100, tol=None, n_iter_no_change=5, validate=False)
     joining = Joining(cluster, rule, row_bytes=128, state_bytes=80)
     assert set(joining.plan(planned).workers) == {"a", "b"}
-    joining.should_end([replace(EpochRecord.unknown(1, 1), seconds=1.0)])
+    joining.should_end([EpochRecord.unknown(1, 1)._replace(seconds=1.0)])
     assert set(joining.plan(planned).workers) == {"a", "b"}  # another one took a dead one's place
     holders[1] = "a"
     assert set(joining.plan(planned).workers) == {"a", "b", "c"}

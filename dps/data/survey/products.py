@@ -23,6 +23,8 @@ from dps.errors import ClusterError
 _ONE, _MOST = 2.0**55, 2.0
 #: Values that a thread multiplies at a time; parts of a partition, and the least rows of a part.
 _TOGETHER, _PARTS, _FEWEST = 1 << 17, 8, 256
+#: Products of two values for which a thread pays.
+_WORTH = 1 << 21
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ def products_of(
     """Sum products over the rows of a partition.
 
     X: array or dataframe of numbers, see `as_rows`.
-    threads: number of threads.
+    threads: largest number of threads.
     Returns (m + 1, m + 1) array; its last column has the sums of the other columns, and the weight.
 
     Examples
@@ -70,7 +72,7 @@ def products_of(
     else:
         roots = np.sqrt(as_targets(weight).astype(np.float64) / columns.weight)
     together = max(_FEWEST, min(_TOGETHER // size, -(-rows // _PARTS)))
-    threads = max(1, min(threads, rows // together))
+    threads = max(1, min(threads, rows // together, rows * size**2 // _WORTH))
 
     def summed(first: int) -> NDArray[np.int64]:
         features, room = features_of(X, np.float64), np.ones((min(rows, together), size))

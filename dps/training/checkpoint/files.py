@@ -158,7 +158,7 @@ def write(
 
 def _rows(history: Sequence[EpochRecord]) -> NDArray[np.float64]:
     rows = [record.row() for record in history]
-    least = len(EpochRecord.__dataclass_fields__)
+    least = len(EpochRecord._fields)
     made = np.zeros((len(rows), max(map(len, rows), default=least)))
     for row, given in zip(made, rows, strict=True):
         row[: len(given)] = given
@@ -170,7 +170,7 @@ def history_of(rows: Any) -> tuple[EpochRecord, ...]:
 
     Raises ValueError: the rows are not records of epochs.
     """
-    least = len(EpochRecord.__dataclass_fields__)
+    least = len(EpochRecord._fields)
     if not (isinstance(rows, np.ndarray) and rows.dtype == np.float64 and rows.ndim == 2):
         raise ValueError("the history is no table of numbers")
     if rows.shape[1] < least or not (rows[:, least - 1] <= rows.shape[1]).all():

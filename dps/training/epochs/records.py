@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
 
 
-@dataclass(frozen=True)
-class EpochReport:
+class EpochReport(NamedTuple):
     """One rank's report on an epoch."""
 
     loss_sum: float  # weighted sum of training losses, each computed when its batch was used
@@ -41,12 +39,11 @@ class EpochReport:
 
     def row(self, score: Sequence[float] | NDArray[np.float64] = ()) -> NDArray[np.float64]:
         """Return the report as doubles, followed by the report of a validation score."""
-        own = np.array([*vars(self).values()], np.float64)
-        return np.concatenate([own, score])
+        own = np.array(self, np.float64)
+        return np.concatenate([own, score]) if len(score) else own
 
 
-@dataclass(frozen=True)
-class EpochRecord:
+class EpochRecord(NamedTuple):
     """The record of a closed epoch."""
 
     epoch: int  # number of the epoch, from 1
@@ -80,7 +77,7 @@ class EpochRecord:
 
     def row(self) -> tuple[float, ...]:
         """Return the record as doubles, followed by the number of replicas and their rows."""
-        *values, replicas = vars(self).values()
+        *values, replicas = self
         return tuple(map(float, (*values, len(replicas), *replicas)))
 
     @classmethod
@@ -88,10 +85,10 @@ class EpochRecord:
         """Return the record of a row of doubles."""
         numbers = np.asarray(row).tolist()
         n, *replicas = numbers[len(_KINDS) :]
-        values: dict[str, Any] = {
-            name: kind(value) for (name, kind), value in zip(_KINDS.items(), numbers, strict=False)
-        }
-        return cls(**values, rows_per_replica=tuple(map(int, replicas[: int(n)])))
+        values: list[Any] = [
+            kind(value) for kind, value in zip(_KINDS.values(), numbers, strict=False)
+        ]
+        return cls._make([*values, tuple(map(int, replicas[: int(n)]))])
 
     @classmethod
     def unknown(cls, epoch: int, n_replicas: int) -> EpochRecord:
@@ -133,16 +130,14 @@ class EpochRecord:
 
     def as_dict(self, kept: int) -> dict[str, Any]:
         """Return the epoch's dict in ``history_``; the fit kept the parameters of epoch `kept`."""
-        shown = {name: value for name, value in vars(self).items() if name not in _INTERNAL}
+        shown = {name: value for name, value in self._asdict().items() if name not in _INTERNAL}
         shown = {n: value for n, value in shown.items() if n not in ASKED or not math.isnan(value)}
         return shown | {"kept": self.epoch == kept, "rows_per_second": self.rows_per_second}
 
 
 #: The numbers of a record with their types, and the fields that users do not see.
 _KINDS: dict[str, type] = {
-    name: {"int": int, "float": float, "bool": bool}[kind]
-    for name, kind in EpochRecord.__annotations__.items()
-    if name != "rows_per_replica"
+    name: kind for name, kind in get_type_hints(EpochRecord).items() if name != "rows_per_replica"
 }
 _INTERNAL = {"best", "kept", "bad_epochs", "last", "converged", "plateau"}
 #: Numbers of an epoch in ``history_``, except the rows of each replica.

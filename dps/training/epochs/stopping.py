@@ -57,9 +57,9 @@ class StoppingRule:
         Raises NonFiniteError: the loss, or the score, is NaN or infinite.
         Raises ReplicaError: copies that should have the same bits have not.
         """
-        width = len(EpochReport.__dataclass_fields__)
+        width = len(EpochReport._fields)
         of_ranks = [EpochReport(*row) for row in reports[:, :width].tolist()]
-        values = list(zip(*(vars(report).values() for report in of_ranks), strict=True))
+        values = list(zip(*of_ranks, strict=True))
         for rank, report in enumerate(of_ranks):
             if report.digest != of_ranks[0].digest:
                 raise ReplicaError(
