@@ -10,6 +10,7 @@ these wait for each other.
 """
 from libc.stdint cimport int64_t, uintptr_t
 from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy
 
 import numpy as np
 
@@ -386,6 +387,29 @@ cdef class Step:
             for i in range(NOTES):
                 self.notes[i] = (<ShardChannel> self._channels[0]).answer.notes[i]
         return status
+
+
+cdef class SoloStep(Step):
+    """The collectives of a rank that is alone and needs no shard: the same bits, no message."""
+
+    def __init__(self, params, total, version, Activity activity):
+        Step.__init__(self, 0, [], params, total, version, activity)
+
+    cdef int _collective(
+        self, int64_t op, const char* given, int64_t rows, const double* notes
+    ) except -1 nogil:
+        cdef int i
+        self.sequence += 1
+        self.activity.spend(COMPUTE, -1)
+        if not self.numbers.is_finite(given, self.size):
+            return BAD_GRADIENT if op == MEAN else BAD_UPDATE
+        if op == BROADCAST:
+            memcpy(self.total, given, self.size * self.numbers.itemsize)
+        else:
+            self.numbers.sum_slots(given, 0, &rows, 1, self.total, self.size, <double> rows)
+        for i in range(NOTES):
+            self.notes[i] = notes[i]
+        return RAN
 
 
 cdef int _fill(double* sent, notes) except -1:

@@ -97,8 +97,10 @@ class ShardPlan:
 class Cluster(ABC):
     """A place to run one fit. The defaults are those of a single process."""
 
-    #: True if replicas record their time and events are published.
-    watched: bool = True
+    #: True if events of the fit are received.
+    watched: bool = False
+    #: True if replicas record their time.
+    timed: bool = True
     #: Why the fit runs here, if that may surprise the user.
     why: str = ""
 
@@ -168,6 +170,10 @@ class Cluster(ABC):
     @abstractmethod
     def streamed(self) -> dict[int, bool]:
         """Partitions that are not kept as they are read, with whether each is read as a whole."""
+
+    def local(self, numbers: Sequence[int]) -> list[Partition] | None:
+        """Return partitions that are in this process's memory; None if any is not."""
+        return None
 
     @abstractmethod
     def map(

@@ -87,6 +87,10 @@ class ThreadCluster(Cluster):
         found = {number: is_whole(part.X) for number, part in enumerate(self._partitions)}
         return {number: whole for number, whole in found.items() if whole is not None}
 
+    def local(self, numbers: Sequence[int]) -> list[Partition] | None:
+        """The partitions, unless some are read while training."""
+        return None if self.streamed() else [self._partitions[number] for number in numbers]
+
     def map(
         self, function: Callable[..., Any], numbers: Sequence[int] | None = None,
         opened: bool = True, **options: Any,

@@ -84,7 +84,6 @@ def test_a_viewer_that_fails_at_the_end_hides_no_error(monkeypatch: pytest.Monke
     ("owner", "name"),
     [
         (watch.Watcher, "_result"),
-        (fit_events.FitEvents, "ended"),
         (ThreadCluster, "close"),
         (dps.LinearClassifier, "_fitted"),
     ],
@@ -107,6 +106,7 @@ def test_ctrl_c_after_the_last_epoch_keeps_all_epochs(
     [
         (watch.Watcher, "_fetch"),
         (watch.Watcher, "_result"),
+        (fit_events.FitEvents, "ended"),
         (DaskCluster, "close"),
         (ReplicaTasks, "release"),
     ],

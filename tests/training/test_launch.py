@@ -24,6 +24,7 @@ class ManyHosts:
     """As much of a cluster as a launch asks for; each worker has a host of its own."""
 
     watched: bool = True
+    timed: bool = True
 
     def hosts(self, workers: Sequence[str]) -> Sequence[str]:
         return workers

@@ -89,7 +89,7 @@ class DaskCluster(Cluster):
         self._remotes: list[Remote] = []
         self._near: set[str] = set()  # workers of shards that are on this host
         self._running: ReplicaTasks | None = None
-        self.watched = Options.now().monitor
+        self.watched = self.timed = Options.now().monitor
         self._sender = EventSender(client)
         self._wish = Wish(self._work)
         if self.watched:

@@ -18,14 +18,13 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dps._cores import one_thread_each
 from dps._kernels.coordinates import Coordinates
 from dps._runtime.shared.activity import COMPUTE, PUSH
 from dps.data.feed.cuts import Source
@@ -239,8 +238,7 @@ def _coordinates(model: Model, channel: Channel, rows: Pieces, how: FullBatch) -
         products = _correlations(rows, rows_of_all, channel, model, mean, deviation)
     if channel.rank > 0:  # it takes part in the sums only
         products = None
-    with nullcontext() if products is None else one_thread_each():
-        return featured.standardised(mean, variance, how.l2, how.width, products)
+    return featured.standardised(mean, variance, how.l2, how.width, products)
 
 
 def _moments(
@@ -274,7 +272,7 @@ def _correlations(
     enough = max(few, _ROWS_A_FEATURE * width)
     share = max(1, int(rows_of_all / enough))
     some = rows.thinned(share) if share > 1 else rows
-    lower = np.tril_indices(width)
+    lower = _lower(width)
     products = np.zeros((width, width))
     sums = some.products(mean, deviation)[lower]
     products[lower] = _over_ranks(sums, some.count, model, channel)
@@ -287,6 +285,12 @@ def _correlations(
     if share > 1:
         products *= 1 - (width * share / rows_of_all) ** 2
     return products
+
+
+@lru_cache(maxsize=8)
+def _lower(width: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return the rows and columns of a triangle of a square matrix."""
+    return np.tril_indices(width)
 
 
 def _over_ranks(

@@ -9,9 +9,9 @@ import copy
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -92,31 +92,47 @@ def run_replica(
         channel = Channel(spec.mode, spec.channel, links, host)
         if watch is not None:
             watch(channel.activity)
-        slow = streamed(partitions) or sum(piece.rows for piece in spec.pieces) > _MANY_ROWS
+        # Threads do not share scratch memory of a model.
+        spec = replace(spec, model=copy.deepcopy(spec.model))
         beats = _heartbeat(channel, min(_BEAT_EVERY, session.server.timeout / 4))
-        with beats if slow else nullcontext():
-            cuts = tuple(cuts_of(spec, partitions))
-        source = Source(cuts, spec.seed if spec.shuffle else None, rank, channel.beat)
-        held_out = HeldOutRows(source, spec.targets, spec.stopping.score, channel.beat)
-        channel.activity.lap(LOAD)
-        _train(spec, channel, source, held_out)
+        read_and_train(spec, channel, partitions, beats)
         _notify(channel, lambda channel: channel.account())
     except StoppedError as error:
         _notify(channel, lambda channel: channel.account())
-        return Outcome(rank, _located(error, spec, channel))
+        return Outcome(rank, located(error, spec, channel))
     except DPSError as error:
         _notify(channel, lambda channel: channel.abort())
-        return Outcome(rank, _located(error, spec, channel), error.__cause__)
+        return Outcome(rank, located(error, spec, channel), error.__cause__)
     except BaseException as error:  # includes a model that calls sys.exit
         _notify(channel, lambda channel: channel.abort())
         failure = ReplicaError(f"a replica failed with {described(error)}")
-        return Outcome(rank, _located(failure, spec, channel), error)
+        return Outcome(rank, located(failure, spec, channel), error)
     finally:
         for link in (*links, host):
             if link is not None:
                 link.close()
     channel = None  # a reference would keep the channel, and threads that wait on it
     return None
+
+
+def read_and_train(
+    spec: ReplicaSpec,
+    channel: Channel,
+    partitions: Sequence[Partition],
+    beats: AbstractContextManager[None] | None = None,
+) -> None:
+    """Train on some partitions to the end of the fit.
+
+    spec: its model is used by no other thread.
+    beats: entered while many rows are read or encoded.
+    """
+    slow = streamed(partitions) or sum(piece.rows for piece in spec.pieces) > _MANY_ROWS
+    with beats if slow and beats is not None else nullcontext():
+        cuts = tuple(cuts_of(spec, partitions))
+    source = Source(cuts, spec.seed if spec.shuffle else None, spec.rank, channel.beat)
+    held_out = HeldOutRows(source, spec.targets, spec.stopping.score, channel.beat)
+    channel.activity.lap(LOAD)
+    _train(spec, channel, source, held_out)
 
 
 def _train(spec: ReplicaSpec, channel: Channel, source: Source, held_out: HeldOutRows) -> None:
@@ -131,7 +147,7 @@ def _train(spec: ReplicaSpec, channel: Channel, source: Source, held_out: HeldOu
             train_full_batch(
                 how,
                 channel=channel,
-                model=copy.deepcopy(spec.model),
+                model=spec.model,
                 source=source,
                 state_rows=spec.channel.update.optimizer.state_rows,
                 decide=partial(_decision, spec),
@@ -142,8 +158,7 @@ def _train(spec: ReplicaSpec, channel: Channel, source: Source, held_out: HeldOu
 
 def _take_steps(spec: ReplicaSpec, channel: Channel, source: Source, held_out: HeldOutRows) -> int:
     """Take stochastic steps until the fit ends or is on a plateau; return the number of epochs."""
-    # Threads do not share scratch memory of a model.
-    model = copy.deepcopy(spec.model)
+    model = spec.model
     batches = Batches(source, spec.steps)
     steps = Steps(
         model, channel, batches, spec.channel.schedule, spec.channel.update.rates,
@@ -242,7 +257,7 @@ def _heartbeat(channel: Channel, seconds: float) -> Iterator[None]:
         thread.join()
 
 
-def _located(error: DPSError, spec: ReplicaSpec, channel: Channel | None) -> DPSError:
+def located(error: DPSError, spec: ReplicaSpec, channel: Channel | None) -> DPSError:
     """Add the replica's place to an error, unless the error names another rank."""
     rank = spec.rank
     if error.rank not in (None, rank):

@@ -129,7 +129,8 @@ class Launch:
     rates: Rates | None  # rates of lazy updates, if steps go by keys
     # The ranks of each host, if ranks of a host sum before one of them sends; see `hosts_of`.
     hosts: Hosts
-    watched: bool  # whether replicas record their time, and shards report it
+    watched: bool  # whether shards report what replicas do
+    timed: bool  # whether replicas record their time
     # True if the model's table is so large that each worker should have only its own part in
     # memory: shards do not share theirs, and keep snapshots on disk.
     large: bool = False
@@ -152,7 +153,9 @@ class Launch:
         unit = 1 if rates is None else rates.width
         placement = Placement.of(job.model.layout.size, len(shards), unit)
         plan = replace(plan, shards=shards[: len(placement)], sharding=sharding)
-        return cls(job, plan, placement, held_out, rates, hosts, cluster.watched, large)
+        return cls(
+            job, plan, placement, held_out, rates, hosts, cluster.watched, cluster.timed, large
+        )
 
     @property
     def key_width(self) -> int:
@@ -244,7 +247,7 @@ class Launch:
 
         Raises ValueError: a score reports too many.
         """
-        own, score = len(EpochReport.__dataclass_fields__), self.job.stopping.score
+        own, score = len(EpochReport._fields), self.job.stopping.score
         if score is None:
             return own
         rows = [sum(map(self._kept, rank.pieces)) for rank in self.plan.ranks]
@@ -312,7 +315,7 @@ class Launch:
                 dtype=str(job.model.dtype),
                 schedule=job.schedule,
                 update=update,
-                timed=self.watched,
+                timed=self.timed,
                 host=places.get(rank),
                 place=self.members.index(rank) if rank in self.members else -1,
                 epoch_steps=longest,

@@ -32,6 +32,7 @@ from dps.training.run.launch import Launch, cut_rows, located
 from dps.training.run.loss import Loss
 from dps.training.run.mode_choice import Choosing
 from dps.training.run.recovery import Recovery
+from dps.training.run.solo import SoloFit, solo_rows
 from dps.training.run.solved import solved
 from dps.training.run.supervise import ENDING_SECONDS, Watcher
 
@@ -139,6 +140,8 @@ class _Fit:
         self._report(self._recovery.planned(launch.begun))
         if job.ended:  # it ended before a checkpoint was taken or a worker was lost
             return _ended(job, launch.plan)
+        if (partitions := solo_rows(launch, cluster)) is not None:
+            return SoloFit(launch, partitions, cut_rows(job, summary)).run(ending)
         session = _served(launch, cluster, self._events)
         if self._checkpoints is not None:
             self._checkpoints.renew()
