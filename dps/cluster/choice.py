@@ -23,9 +23,9 @@ _ANSWER_SECONDS = 10.0
 
 
 @contextmanager
-def client_of(given: Any, timeout: float) -> Iterator[Any]:
+def client_of(given: Any) -> Iterator[Any]:
     """See `opened_client`; meanwhile a task leaves its thread to other tasks."""
-    with opened_client(given, timeout) as client:
+    with opened_client(given) as client:
         if client is None:
             yield None
             return
@@ -36,7 +36,7 @@ def client_of(given: Any, timeout: float) -> Iterator[Any]:
 
 
 @contextmanager
-def opened_client(given: Any, timeout: float) -> Iterator[Any]:
+def opened_client(given: Any) -> Iterator[Any]:
     """Return the given client, or connect one for a cluster or an address; None if there is none.
 
     Raises ClusterError: no scheduler answers, or the client is closed.
@@ -59,8 +59,9 @@ def opened_client(given: Any, timeout: float) -> Iterator[Any]:
             "client must be a distributed.Client, a cluster, the address of a scheduler or None, "
             f"got {given!r}"
         )
+    timeout = min(Options.now().timeout, _ANSWER_SECONDS)
     try:
-        client = Client(given, set_as_default=False, timeout=min(timeout, _ANSWER_SECONDS))
+        client = Client(given, set_as_default=False, timeout=timeout)
     except (OSError, ValueError) as error:
         raise ClusterError(f"no scheduler answers at client={given!r}: {error}") from error
     with client:

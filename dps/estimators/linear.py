@@ -132,7 +132,8 @@ class _Linear(DistributedEstimator):
             from dps.estimators.auto.constants import linear_goes_on
 
             survey.start, varying = linear_goes_on(survey.start, survey.summary)
-        alpha, standardize = choose_penalty(self, survey)
+        exact = is_exact(self, survey)
+        alpha, standardize = choose_penalty(self, survey, exact)
         model = self._model_of(survey)
         method = choose_method(self, survey, alpha)
         optimizer, schedule = choose_steps(self, survey, method)
@@ -150,7 +151,7 @@ class _Linear(DistributedEstimator):
             full_batch=method.full_batch,
             finish=method.finish,
         )
-        return solved(survey, job) if is_exact(self, survey) else job
+        return solved(survey, job) if exact else job
 
     def _model_of(self, survey: Survey) -> LinearModel:
         """Return the model of unscaled features; the last fit must agree with it."""

@@ -28,8 +28,6 @@ from dps.metrics.sums import METRICS
 if TYPE_CHECKING:
     from dps._typing import ClientLike, MatrixLike, VectorLike
 
-_TIMEOUT = 60.0
-
 
 @dataclass(frozen=True)
 class Scorer:
@@ -126,7 +124,7 @@ class Scorers:
         X, y, sample_weight = one_graph(as_pandas(X), as_pandas(y), as_pandas(sample_weight))
         methods = list(dict.fromkeys(each.method_of(estimator) for each in self.scorers))
         made = [getattr(estimator, method)(X) for method in methods]
-        with client_of(_client(estimator), _TIMEOUT) as client:
+        with client_of(_client(estimator)) as client:
             lazy = {n: v for n, v in enumerate([y, sample_weight, *made]) if is_dask(v)}
             parts = [Parts(values) for values in one_graph(*lazy.values())]
             there = held(client, [of.tasks for of in parts]) if parts else []
@@ -167,7 +165,7 @@ class _Gathered(Scorer):
         client: ClientLike | None,
     ) -> float:
         """Score predictions."""
-        with client_of(client, _TIMEOUT) as found:
+        with client_of(client) as found:
             predicted, y, weight = _gathered(found, predicted, y, sample_weight)
         scorer: Any = self.metric
         classes = getattr(estimator, "classes_", None)

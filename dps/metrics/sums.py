@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from dps._typing import ClientLike, VectorLike
 
 _FAN = 8  # results that one task merges
-_TIMEOUT = 60.0
 F = TypeVar("F", bound=Callable[..., Any])
 
 #: Metrics of Dask data by name; `Metric` adds them.
@@ -55,7 +54,7 @@ class Metric:
             weight = options["sample_weight"] = as_pandas(options.get("sample_weight"))
             # For example the result of np.unique on a dask array.
             if is_dask(options.get("labels")):
-                with client_of(options.get("client"), _TIMEOUT) as client:
+                with client_of(options.get("client")) as client:
                     (options["labels"],) = in_memory(client, labels=options["labels"])
             if any(map(is_dask, (y, predicted, weight))):
                 return metric(y, predicted, **options)
@@ -155,7 +154,7 @@ def of_partitions(
     client: where to compute; None leaves it to Dask.
     Raises ValueError: there are no rows.
     """
-    with client_of(client, _TIMEOUT) as found:
+    with client_of(client) as found:
         looked = results_of(_tasks(function, check, y, predicted, weight), found)
     return _some(looked)
 
@@ -177,7 +176,7 @@ def merged(
     while True:
         tasks = [join(tasks[at : at + _FAN]) for at in range(0, len(tasks), _FAN)]
         if len(tasks) == 1:
-            with client_of(client, _TIMEOUT) as found:
+            with client_of(client) as found:
                 return _some(results_of(tasks, found))[0]
 
 

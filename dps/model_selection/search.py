@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from dps._typing import MatrixLike, ScorersLike, Splitting, VectorLike
 
-_TIMEOUT = 60.0
-
 
 class _OnDask:
     """Adds Dask data to a search of scikit-learn's."""
@@ -429,5 +427,5 @@ def _placed(estimator: BaseEstimator) -> Iterator[tuple[Any, Any, dict[str, Any]
         for name, value in estimator.get_params().items()
         if name.rpartition("__")[2] == "client" and value is not None
     }
-    with client_of(next(iter(given.values()), None), _TIMEOUT) as client:
+    with client_of(next(iter(given.values()), None)) as client:
         yield clone(estimator).set_params(**dict.fromkeys(given, client)), client, given

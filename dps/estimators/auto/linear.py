@@ -107,13 +107,15 @@ def _obstacles(estimator: BaseEstimator, loss: Loss) -> Iterator[str]:
     yield from minibatch_only_parameters(estimator)
 
 
-def choose_penalty(estimator: BaseEstimator, survey: Survey) -> tuple[float, bool]:
-    """Return the strength, and whether numbers are standardized; fitted attributes get both."""
+def choose_penalty(estimator: BaseEstimator, survey: Survey, exact: bool) -> tuple[float, bool]:
+    """Return the strength, and whether numbers are standardized; fitted attributes get both.
+
+    exact: see `is_exact`.
+    """
     if estimator.penalty is None or not isinstance(estimator.alpha, str):
         alpha = 0.0 if estimator.penalty is None else float(estimator.alpha)
         found = Strength(standardize=bool(estimator.standardize))
     else:
-        exact = is_exact(estimator, survey)
         found = find_strength(estimator, survey, survey.summary.n_features, exact=exact)
         # The scale makes weights sum to the rows, so this is one over their sum.
         alpha = survey.targets.scale / survey.rows_so_far

@@ -14,7 +14,6 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from dps.cluster.choice import client_of
-from dps.cluster.options import Options
 from dps.data.collections.alignment import in_memory
 from dps.data.collections.partitions import is_dask
 from dps.data.feed.targets import class_weights
@@ -106,7 +105,7 @@ class AnyClassifier(ClassifierMixin, DistributedEstimator):
             )
         first = not hasattr(self, "_carry")
         if is_dask(classes):  # for example the lazy result of np.unique(y)
-            with client_of(self.client, Options.now().timeout) as client:
+            with client_of(self.client) as client:
                 (classes,) = in_memory(client, classes=classes)
         if first and classes is None:
             raise ValueError("classes must be passed on the first call to partial_fit.")

@@ -15,7 +15,6 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from dps._parameters import Configuration
 from dps._sklearn import with_callbacks
 from dps.cluster.choice import client_of, here
-from dps.cluster.options import Options
 from dps.data.collections.alignment import in_memory
 from dps.data.collections.partitions import as_pandas, is_dask, meta_of
 from dps.data.collections.parts import one_graph
@@ -158,7 +157,7 @@ class DistributedEstimator(Trainable):
         held = ValidationData.of(self._table(validation[0]), *validation[1:])
         given = Given(X, as_pandas(y), as_weights(sample_weight), held, **options)
         with (
-            client_of(self.client, Options.now().timeout) as client,
+            client_of(self.client) as client,
             server_of(self.server, client) as server,
             closing(Resumption(self, resume, given.start, given.partial)) as resumption,
         ):
@@ -207,7 +206,7 @@ class DistributedEstimator(Trainable):
         y, weight = as_pandas(y), as_pandas(weight)
         if not (is_dask(y) or is_dask(weight)):
             return y, weight
-        with client_of(self.client, Options.now().timeout) as client:
+        with client_of(self.client) as client:
             y, weight = in_memory(client, y=y, sample_weight=weight)
             return y, weight
 
@@ -220,7 +219,7 @@ class DistributedEstimator(Trainable):
 
             y, weight = self._in_memory(y, weight)
             return float(getattr(sklearn.metrics, metric)(y, predicted, sample_weight=weight))
-        with client_of(self.client, Options.now().timeout) as client:
+        with client_of(self.client) as client:
             from dps import metrics
 
             score = getattr(metrics, metric)

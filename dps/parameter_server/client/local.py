@@ -17,8 +17,6 @@ from dps.parameter_server.shard.state import TensorShardState
 
 #: The name of this process in place of a worker's.
 HERE = "this process"
-#: Seconds in which a scheduler must answer.
-_ANSWER_SECONDS = 10.0
 
 
 class _Here:
@@ -93,7 +91,7 @@ def connection(given: object, in_task: bool = True) -> Iterator[Any]:
 
     A client that is connected to a given cluster or address is closed afterwards.
     """
-    with opened_client(given, _ANSWER_SECONDS) as client:
+    with opened_client(given) as client:
         client = client_for(client)
         if client is None and in_task and "distributed" in sys.modules:
             from dps.cluster.dask import inside_task
