@@ -88,7 +88,7 @@ class ThreadCluster(Cluster):
         return {number: whole for number, whole in found.items() if whole is not None}
 
     def local(self, numbers: Sequence[int]) -> list[Partition] | None:
-        """The partitions, unless some are read while training."""
+        """Return partitions, unless some are read while training."""
         return None if self.streamed() else [self._partitions[number] for number in numbers]
 
     def map(

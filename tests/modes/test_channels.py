@@ -11,6 +11,7 @@ from typing import Any
 import dask.array as da
 import numpy as np
 import pytest
+from conditions import press
 from distributed import Client
 
 import dps
@@ -31,12 +32,6 @@ def classifier(**options: Any) -> dps.LinearClassifier:
         "random_state": 0,
     }  # fmt: skip
     return dps.LinearClassifier(**{**given, **options})
-
-
-def press() -> None:
-    """Ctrl-C, which this thread hears of before it goes on."""
-    signal.pthread_kill(threading.get_ident(), signal.SIGINT)
-    signal.getsignal(signal.SIGINT)
 
 
 def before(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, do: Callable[[], None]) -> None:

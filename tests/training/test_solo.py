@@ -12,6 +12,7 @@ import dask
 import numpy as np
 import pytest
 import scipy.sparse
+from conditions import press
 from sklearn.exceptions import ConvergenceWarning
 
 import dps
@@ -28,12 +29,6 @@ WEIGHT = RNG.random(600)
 SPARSE = scipy.sparse.random_array((600, 50), density=0.1, format="csr", rng=RNG)
 
 Classifier, Regressor = dps.LinearClassifier, dps.LinearRegressor
-
-
-def press() -> None:
-    """Ctrl-C, which this thread hears of before it goes on."""
-    signal.pthread_kill(threading.get_ident(), signal.SIGINT)
-    signal.getsignal(signal.SIGINT)
 
 
 def epochs_of(model: Any) -> list[dict[str, Any]]:

@@ -28,15 +28,12 @@ from dps.training.job import FitResult
 from dps.training.replica.activity import RankActivity
 from dps.training.replica.channel import Channel, ChannelSpec, Decide
 from dps.training.replica.replica import located, read_and_train
-from dps.training.replica.user_errors import described, with_place
+from dps.training.replica.user_errors import with_place
 from dps.training.run.launch import Launch
 
 _log = logging.getLogger("dps")
 
 _TICK = 0.25  # seconds between calls of `on_epochs`
-
-#: Called with the record of a closed epoch and the parameters and state after it.
-Closed = Callable[[EpochRecord, NDArray[np.floating]], None]
 
 
 def solo_rows(launch: Launch, cluster: Cluster) -> list[Partition] | None:
@@ -63,7 +60,8 @@ class SoloFit:
         self._history: list[EpochRecord] = []
         # The number of closed epochs, and the state after them.
         self._kept: tuple[int, Snapshot | None] = 0, None
-        self._said = 0
+        # Epochs that `on_epochs` knows; and whether it runs, since its errors are no replica's.
+        self._said, self._saying = 0, False
         self._due = time.monotonic() + _TICK
 
     def run(self, ending: Callable[[], None]) -> FitResult:
@@ -79,11 +77,10 @@ class SoloFit:
             pass
         except DPSError as error:
             failure = located(error, spec, channel)
-        except KeyboardInterrupt as error:
-            failure = error
         except BaseException as error:
-            place = located(DPSError(described(error)), spec, channel)
-            failure = error if self._saying else with_place(error, place)
+            failure = error
+            if not (self._saying or isinstance(error, KeyboardInterrupt)):
+                with_place(error, located(DPSError(""), spec, channel))
         ending()  # after an error; a second call does nothing
         epochs, kept = self._kept
         if kept is None:
@@ -94,8 +91,6 @@ class SoloFit:
             job, kept, self._history[:epochs], plan,
             activity=[RankActivity.of(0, spec.worker, channel.activity.rows)], error=failure,
         )  # fmt: skip
-
-    _saying = False
 
     def _close(self, record: EpochRecord, keep: NDArray[np.floating]) -> None:
         self._history.append(record)
@@ -120,8 +115,8 @@ class SoloFit:
             raise StoppedError("a callback asks for the end of the fit")
 
     def _reported(self) -> Snapshot | None:
-        kept = self._kept[1]
-        return None if kept is None else self._launch.job.reported(kept)
+        _, kept = self._kept
+        return kept and self._launch.job.reported(kept)
 
 
 _NO_IDS = np.zeros((2, 0), np.int64)
@@ -131,10 +126,15 @@ class SoloChannel(Channel):
     """The channel of a replica without shards.
 
     start: the state that training starts from.
-    closed: called at the end of each epoch.
+    closed: called with the record of each closed epoch, and the parameters and state after it.
     """
 
-    def __init__(self, spec: ChannelSpec, start: Snapshot, closed: Closed) -> None:
+    def __init__(
+        self,
+        spec: ChannelSpec,
+        start: Snapshot,
+        closed: Callable[[EpochRecord, NDArray[np.floating]], None],
+    ) -> None:
         self._spec, self._closed = spec, closed
         self.params = np.ascontiguousarray(start.params)
         self._total = np.empty_like(self.params)

@@ -268,6 +268,7 @@ def test_unusual_options_keep_their_way() -> None:
         options = {"max_iter": 20} | options
         model = LinearRegressor(**options).fit(X, y)  # type: ignore[arg-type]
         assert model.fit_report_.method != "least squares"
+        assert bool(model.plan_.shards) is ("loss" not in options)  # passes here need none
 
 
 @pytest.mark.parametrize("penalty", ["l2", "l1"])
