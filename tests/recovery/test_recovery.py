@@ -13,6 +13,7 @@ import warnings
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -968,6 +969,35 @@ def test_a_worker_that_is_to_hang_up_for_many_fits_at_once_lives_on() -> None:
             assert hung_up == {here: True, aside: took_over}
         finally:
             os.kill(pid, signal.SIGCONT)
+
+
+def test_what_a_dead_worker_held_may_take_longer_than_the_timeout_to_make_again(
+    client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    X, y = rows()
+    began, again = tmp_path / "began", tmp_path / "again"
+
+    def slow_again(values: Any) -> Any:
+        if began.exists():
+            again.touch()
+            time.sleep(3.0)
+        began.touch()
+        return values
+
+    (lost, _, kept), half = sorted(client.nthreads()), len(X) // 2
+    data: Any = [
+        [
+            client.submit(make, rows[:half], workers=[lost], allow_other_workers=True),
+            client.submit(np.copy, rows[half:], workers=[kept]),
+        ]
+        for make, rows in ((slow_again, X), (np.copy, y))
+    ]
+    client.gather(data)
+    configure(timeout=2.0)
+    losses = killing_after(monkeypatch, 2, lambda: kill(client, lost))
+    assert_exact(classifier(client, n_replicas=2).fit(*data))
+    assert len(losses) == 1
+    assert again.exists()
 
 
 @pytest.mark.parametrize("threshold", ["150kB", *slow("10MB")])

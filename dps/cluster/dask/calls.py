@@ -20,7 +20,7 @@ from distributed import Client, Future
 from distributed.client import _wait
 
 from dps.cluster.base import grace, until_known
-from dps.cluster.dask.scheduler.progress import StallClock, TaskProgress, look_for_progress
+from dps.cluster.dask.scheduler.progress import StallClock, look_for_progress
 from dps.data.collections.results import LOST, is_inherited
 from dps.errors import ClusterError, VersionError, WorkerLostError
 from dps.server.memory.host import shared_memory_id
@@ -395,10 +395,9 @@ def await_futures(
                 break
             keys = [future.key for future in still]
             found = ask(client, "_run_on_scheduler", timeout, function=look, keys=keys)
-            standing = None if found is None else TaskProgress(**found)
-            if standing is not None:
+            if found is not None:
                 stuck()
-            clock.see(standing, len(still), len(still) < len(waiting))
+            clock.see(found, len(still), len(still) < len(waiting))
             waiting = still
         else:
             waiting = [future for future in futures if future.status == "lost"]

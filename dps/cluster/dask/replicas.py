@@ -14,7 +14,7 @@ from distributed.core import Status
 
 from dps.cluster.base import Running
 from dps.cluster.dask.calls import ask, fetch
-from dps.cluster.dask.scheduler.progress import StallClock, TaskProgress, look_for_progress
+from dps.cluster.dask.scheduler.progress import StallClock, look_for_progress
 from dps.cluster.dask.work import FitWork
 from dps.data.collections.partitions import Partition
 from dps.errors import ClusterError, WorkerLostError
@@ -139,7 +139,7 @@ class ReplicaTasks(Running):
             question = look_for_progress(timeout)
             found = ask(client, "_run_on_scheduler", timeout, function=question, keys=keys)
             try:
-                self._clock.see(None if found is None else TaskProgress(**found), len(keys))
+                self._clock.see(found, len(keys))
             except ClusterError as error:
                 self.raise_if_unresponsive(error.worker)
                 raise

@@ -20,6 +20,7 @@ from distributed import Client, Future
 
 from dps.cluster.base import grace
 from dps.cluster.dask.calls import ask, await_futures, fetch, ids, living, present, staying_with
+from dps.cluster.dask.scheduler.progress import StallClock, look_for_progress
 from dps.cluster.dask.scheduler.silence import silent_among
 from dps.cluster.dask.scheduler.standing import Pins, pin_again, standing, unpin
 from dps.cluster.dask.spans import FitSpan
@@ -164,14 +165,16 @@ class FitWork:
     def restored(self, given: Mapping[int, Partition]) -> set[int]:
         """Wait until Dask has the Futures of some partitions again; return those that are lost.
 
-        Dask computes them again if it has their tasks, which scattered data lacks.
+        Dask computes them again if it has their tasks, which scattered data lacks. As in
+        `await_futures`, they may take longer than the timeout while they make progress.
         """
         keys = {
             number: [value.key for value in vars(part).values() if isinstance(value, Future)]
             for number, part in given.items()
         }
         wanted = [key for some in keys.values() for key in some]
-        since, before, freed = time.monotonic(), -1, -math.inf
+        look, clock = look_for_progress(self.timeout), StallClock(self.timeout)
+        before, freed = len(wanted), -math.inf
         while wanted:
             if time.monotonic() - freed > _UNPIN_EVERY_SECONDS and (self.silent or freed < 0):
                 self.unpin(wanted)
@@ -180,17 +183,15 @@ class FitWork:
                 self.client, "_run_on_scheduler", self.timeout,
                 function=standing(), keys=wanted, silent=self.silent,
             )  # fmt: skip
-            coming = sum(state == "coming" for state in found.values())
+            coming = [key for key, state in found.items() if state == "coming"]
             if not coming:
                 return {number for number, some in keys.items() if "gone" in map(found.get, some)}
             self.check()
-            if coming != before:
-                since, before = time.monotonic(), coming
-            if time.monotonic() - since > self.timeout:
-                raise ClusterError(
-                    f"Dask has not computed {coming} partitions again that a worker had for "
-                    f"{self.timeout:g} s: raise dps.timeout of dask.config if that may take longer"
-                )
+            progress = ask(
+                self.client, "_run_on_scheduler", self.timeout, function=look, keys=coming
+            )
+            clock.see(progress, len(coming), len(coming) < before)
+            before = len(coming)
             time.sleep(_TICK_SECONDS)
         return set()
 

@@ -7,7 +7,7 @@ does not need dps.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,12 +81,12 @@ class StallClock:
         self._signs: Any = None
         self._moved = time.monotonic()
 
-    def see(self, standing: TaskProgress | None, n_tasks: int, ended: bool = False) -> None:
-        """Record the state of tasks (None: they advance), and whether one has ended.
+    def see(self, found: Mapping[str, Any] | None, n_tasks: int, ended: bool = False) -> None:
+        """Record what :func:`look_for_progress` found of tasks, and whether one has ended.
 
         Raises ClusterError: there has been no progress for too long.
         """
-        now = time.monotonic()
+        now, standing = time.monotonic(), None if found is None else TaskProgress(**found)
         if ended or standing is None or standing.signs != self._signs:
             self._moved = now
             self._signs = None if standing is None else standing.signs
