@@ -19,7 +19,7 @@ blocks are long.
 """
 from cython cimport floating
 from libc.math cimport NAN
-from libc.stdint cimport int32_t, int64_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t, uint64_t, uintptr_t
 from libc.string cimport memcpy, memset
 
 import numpy as np
@@ -32,6 +32,7 @@ from dps._kernels.keys cimport Keys, need, touch as touch_key
 from dps._kernels.layers cimport Layers, gemm
 from dps._kernels.losses cimport LossKernel, evaluate
 from dps._kernels.rows cimport CSR, CSR_WIDE, BlockRows, KeyedRows, Rows
+from dps._kernels.subnormal cimport dps_no_subnormals, dps_restore
 
 cdef extern from "factorization.h" nogil:
     void dps_pool_float(
@@ -207,6 +208,7 @@ cdef double _through(
     cdef bint training = self.raw_out is NULL
     cdef const floating* weight = NULL
     cdef double loss = 0
+    cdef uint64_t mode = dps_no_subnormals()
     if n:
         _forward(self, table, dense, values, places, starts, rows, n, training)
         if training:
@@ -225,6 +227,7 @@ cdef double _through(
     self.done += n
     self.count = self.stored = 0
     self.weighted = False
+    dps_restore(mode)
     return loss
 
 

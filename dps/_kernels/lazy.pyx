@@ -8,7 +8,7 @@ A key stands for one coordinate, or for a row of ``width`` coordinates with a co
 """
 from cython cimport floating
 from libc.math cimport frexp
-from libc.stdint cimport int64_t, uintptr_t
+from libc.stdint cimport int64_t, uint64_t, uintptr_t
 from libc.string cimport memcpy
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy as np
 from dps._kernels.checks cimport NotFinite, none_seen, note
 from dps._kernels.following cimport CHUNK, Lazy, SERIES, follow, is_lagging
 from dps._kernels.optimizers cimport UNTRAINED, UpdateKernel, update
+from dps._kernels.subnormal cimport dps_no_subnormals, dps_restore
 
 cdef extern from *:
     """
@@ -264,6 +265,7 @@ cdef void gather(
 ) noexcept nogil:
     """Read the parameters at the keys after update ``now``, side by side."""
     cdef int64_t entry = _entry(lazy, now, 0)
+    cdef uint64_t mode = dps_no_subnormals()
     if held.width == 1 and single:
         _gather(lazy, held, keys, n, entry, <float*> out)
     elif held.width == 1:
@@ -272,6 +274,7 @@ cdef void gather(
         _gather_rows(lazy, held, keys, n, entry, <float*> out)
     else:
         _gather_rows(lazy, held, keys, n, entry, <double*> out)
+    dps_restore(mode)
 
 
 cdef bint apply(
@@ -280,22 +283,32 @@ cdef bint apply(
 ) noexcept nogil:
     """Apply update ``now`` at distinct keys; True if all are finite."""
     cdef int64_t entry = _entry(lazy, now, 1)
+    cdef uint64_t mode = dps_no_subnormals()
+    cdef bint finite
     if held.width == 1 and single:
-        return _apply(lazy, held, keys, n, entry, <const float*> grad)
-    if held.width == 1:
-        return _apply(lazy, held, keys, n, entry, <const double*> grad)
-    if single:
-        return _apply_rows(lazy, held, keys, n, entry, <const float*> grad)
-    return _apply_rows(lazy, held, keys, n, entry, <const double*> grad)
+        finite = _apply(lazy, held, keys, n, entry, <const float*> grad)
+    elif held.width == 1:
+        finite = _apply(lazy, held, keys, n, entry, <const double*> grad)
+    elif single:
+        finite = _apply_rows(lazy, held, keys, n, entry, <const float*> grad)
+    else:
+        finite = _apply_rows(lazy, held, keys, n, entry, <const double*> grad)
+    dps_restore(mode)
+    return finite
 
 
 cdef bint flush(
     const Lazy* lazy, bint single, const Held* held, Py_ssize_t start, Py_ssize_t stop, int64_t now
 ) noexcept nogil:
     """Bring all coordinates up to update ``now``; True if all are finite."""
+    cdef uint64_t mode = dps_no_subnormals()
+    cdef bint finite
     if single:
-        return _flush(lazy, held, start, stop, _entry(lazy, now, 0), <float> 0)
-    return _flush(lazy, held, start, stop, _entry(lazy, now, 0), <double> 0)
+        finite = _flush(lazy, held, start, stop, _entry(lazy, now, 0), <float> 0)
+    else:
+        finite = _flush(lazy, held, start, stop, _entry(lazy, now, 0), <double> 0)
+    dps_restore(mode)
+    return finite
 
 
 cdef char* _address(array) except? NULL:

@@ -27,6 +27,7 @@ from dps._kernels.rows cimport (
     COLUMNS, CSR, CSR_WIDE, DENSE, BlockRows, Rows
 )
 from dps._kernels.block_gradient cimport BlockGradient, row_of, take_targets
+from dps._kernels.subnormal cimport dps_no_subnormals, dps_restore
 
 cdef enum:
     MOST = 512  # largest number of rows of a block
@@ -228,6 +229,7 @@ cdef double _through(
     cdef floating* raw = <floating*> self.layers.outputs[net.n_layers - 1]
     cdef const floating* weight = NULL
     cdef double loss = 0
+    cdef uint64_t mode = dps_no_subnormals()
     if not self.prepared:
         _prepare(self, params, training)
     if n:
@@ -247,6 +249,7 @@ cdef double _through(
     self.done += n
     self.count = self.stored = 0
     self.weighted = False
+    dps_restore(mode)
     return loss
 
 

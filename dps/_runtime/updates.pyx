@@ -4,7 +4,7 @@ It maps runs of equally penalised coordinates to a part of a vector.
 """
 from cpython.buffer cimport PyBuffer_FillInfo
 from cython cimport floating
-from libc.stdint cimport int64_t, uintptr_t
+from libc.stdint cimport int64_t, uint64_t, uintptr_t
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from dps._kernels.optimizers cimport (
     PENALISED, UNTRAINED, UpdateKernel, UpdateSpec, change, update
 )
 from dps._kernels.reduce cimport BLOCK
+from dps._kernels.subnormal cimport dps_no_subnormals, dps_restore
 
 
 def bind(how, dtype, Py_ssize_t size, owner):
@@ -74,16 +75,21 @@ cdef class NativeUpdate(BoundUpdate):
         self, char* params, const char* mean, char* state, Py_ssize_t stride, Py_ssize_t start,
         Py_ssize_t stop, int64_t step, double rate,
     ) except -1 nogil:
+        cdef uint64_t mode = dps_no_subnormals()
+        cdef bint finite
         if self.single:
-            return _apply(
+            finite = _apply(
                 &self.spec, &self.free, self.runs, self.count, self.l1, self.l2,
                 <float*> params, <const float*> mean, <float*> state, stride, start, stop, step,
                 rate,
             )
-        return _apply(
-            &self.spec, &self.free, self.runs, self.count, self.l1, self.l2, <double*> params,
-            <const double*> mean, <double*> state, stride, start, stop, step, rate,
-        )
+        else:
+            finite = _apply(
+                &self.spec, &self.free, self.runs, self.count, self.l1, self.l2, <double*> params,
+                <const double*> mean, <double*> state, stride, start, stop, step, rate,
+            )
+        dps_restore(mode)
+        return finite
 
 
 cdef class PythonUpdate(BoundUpdate):

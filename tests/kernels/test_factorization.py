@@ -243,3 +243,12 @@ class _Long(FactorInputs):
     @property
     def n_rows(self) -> int:
         return self.n_features
+
+
+def test_products_of_tiny_factors_are_zero_and_the_thread_has_such_numbers_again() -> None:
+    machine = made("plain", "alone", dtype=np.float32)
+    params = np.zeros(machine.layout.size, np.float32)
+    machine.layout.views(params)["table"][:, 1:] = 1e-21
+    assert twin(machine, params.astype(np.float64), np.ones((1, COLUMNS))) > 0
+    assert machine.raw(params, DenseRows(np.ones((1, COLUMNS), np.float32))) == 0
+    assert np.float32(1e-38) / np.float32(4) > 0

@@ -240,3 +240,18 @@ def test_a_step_of_any_size_is_no_step_where_none_was_missed():
     alone, alone_state = np.ones(1), np.zeros((2, 1))
     kernel.update(alone, np.ones(1), alone_state, step=1, lr=0.05, l1=0.1, l2=0.0)
     assert params[0] == alone[0]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_penalty_leaves_no_subnormal_number_and_the_thread_may_have_them_afterwards(dtype):
+    smallest = np.finfo(dtype).tiny
+    lazy = LazyUpdate(UpdateKernel("sgd"), 0.0, 1.0, [(0, 3, True)], dtype == np.float32)
+    lazy.begin(np.full(2, 0.1), 0)
+    params, state = np.full(3, smallest, dtype), np.zeros((0, 3), dtype)
+    since, out = np.zeros(3, np.int64), np.ones(1, dtype)
+    lazy_gather(lazy, params, state, since, np.array([0]), out, now=1)
+    lazy_apply(lazy, params, state, since, np.array([1]), np.zeros(1, dtype), now=1)
+    np.testing.assert_array_equal(np.append(out, params), [0, smallest, 0, smallest])
+    lazy_flush(lazy, params, state, since, 0, 3, now=2)
+    np.testing.assert_array_equal(params, 0)
+    assert smallest / dtype(2) > 0

@@ -172,3 +172,14 @@ def test_a_network_refuses_rows_of_another_kind() -> None:
         Network(numbers(), (4,), 1, SquaredError()).raw(out, DenseRows(np.zeros((2, 2))))
     with pytest.raises(ValueError, match="'activation' parameter must be a str among"):
         Network(numbers(), (4,), 1, SquaredError(), "gelu")
+
+
+def test_products_of_tiny_weights_are_zero_and_the_thread_has_such_numbers_again() -> None:
+    network = Network(numbers(0), (1,), 1, SquaredError(), dtype=np.float32)
+    params = np.zeros(network.layout.size, np.float32)
+    views = network.layout.views(params)
+    views["scale"][:], views["weights_0"][:], views["weights_1"][:] = 1, 1e-21, 1e-21
+    rows = np.full((1, 3), 5.0, np.float32)
+    assert twin(network, params.astype(np.float64), rows) > 0
+    assert network.raw(params, DenseRows(rows)) == 0
+    assert np.float32(1e-38) / np.float32(4) > 0
