@@ -1,4 +1,4 @@
-"""Splits by row numbers, as pieces of which each row belongs to one.
+"""Splits by row numbers, as pieces; each row belongs to one.
 
 A piece has rows that every split treats alike: a split trains on some pieces and scores on others.
 """

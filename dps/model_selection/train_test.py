@@ -29,7 +29,7 @@ class _Draw:
     """The assignment of a partition's rows to both sides."""
 
     seed: int | None  # None: the first rows are for training, the others for scoring
-    total: int  # of so many consecutive rows, so many go to each side
+    total: int  # consecutive rows; `train` and `test` of them go to each side
     train: int
     test: int
 

@@ -72,7 +72,7 @@ class FitReport:
     staleness : float or None
         Mean over the last epoch, in updates; None where replicas wait for each other at every step.
     shards : Shards
-        Their `number`, `why` there are so many, and which are `unshared`.
+        Their `number`, the reason for it (`why`), and which are `unshared`.
     accounts : tuple of Account
         Where the time of each replica went.
     max_delay : int or None

@@ -2,13 +2,13 @@
 
     python tests/benchmarks/auto_mode.py [--repeat K] [--only SCENARIO ...] [--quick]
 
-A fit is interrupted after so many seconds from its call, and has the model of its last closed
-epoch; the mean loss over all rows is that model's. Only `mode` differs. Modes take turns; medians.
+Each fit is interrupted a fixed time after its call, and keeps the model of its last closed epoch.
+The loss is the mean over all rows. Only `mode` differs. Modes take turns; medians.
 
-even, slow: four replicas in threads of this process, whose gradients sleep rather than compute, a
-while for each row; of slow the first one four times as long. hosts: two network namespaces with a
-worker each (`namespaces.py`, as root on Linux), dense rows of many columns. sparse: the rows of
-`wide.py`, by keys, on two workers of this machine. tiny: a fit that is over at once.
+even: four replicas in threads of this process; their gradients sleep for each row and compute
+nothing. slow: the same, where the first replica sleeps four times as long. hosts: two network
+namespaces with a worker each (`namespaces.py`, as root on Linux), and dense rows of many columns.
+sparse: the rows of `wide.py`, by keys, on two workers of this machine. tiny: a very short fit.
 """
 
 from __future__ import annotations

@@ -28,9 +28,9 @@ UNITS, COLUMNS, BATCH, EVERY, BAR = (2200, 2200, 2200), 100, 256, 10, 0.02
 
 
 def network(epochs: int, folder: Path | None, snapshot_every: float | None) -> float:
-    """Seconds of the epochs of a fit over all rows so often, by a checkpoint each 10 s if wanted.
+    """Return the seconds of a fit's epochs; a folder gets a checkpoint every 10 s.
 
-    One epoch is as long as so many.
+    A single epoch has as many rows as all epochs of the other fits together.
     """
     checkpoint = None if folder is None else dps.Checkpoint(folder, every=every)
     model = dps.MLPClassifier(
@@ -44,7 +44,7 @@ def network(epochs: int, folder: Path | None, snapshot_every: float | None) -> f
 
 
 def cost(fit: Callable[[bool], float], folder: Path) -> tuple[Any, ...]:
-    """Median seconds without; checkpoints and their MB; what is added in the median pair."""
+    """Return the median seconds without checkpoints, their number and MB, and the added seconds."""
     spent: dict[bool, list[float]] = {True: [], False: []}
     taken, size = "", ""
     for pair in range(pairs + 1):  # the first is a warm-up

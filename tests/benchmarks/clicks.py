@@ -181,7 +181,7 @@ def contenders() -> dict[str, Callable[[Day, pd.DataFrame], Any]]:
 
 
 def gone_on(model: Any, day: Day, rows: int) -> Any:
-    """A copy of a fitted model after `partial_fit` of a day in calls of so many rows."""
+    """Return a copy of a fitted model after `partial_fit` of a day, `rows` rows per call."""
     model, (X, y) = copy.deepcopy(model), day
     for first in range(0, len(y), rows):
         part = slice(first, first + rows)

@@ -96,7 +96,7 @@ def rare(quick: bool) -> None:
 
 
 def stream(turn: float, n: int) -> Iterator[tuple[Any, Any]]:
-    """Parts of 2,000 rows whose coefficients turn by so many radians a part."""
+    """Yield `n` parts of 2,000 rows; their coefficients turn by `turn` radians per part."""
     rng = np.random.default_rng(0)
     for number in range(n):
         coef = 2.2 * np.array([np.cos(turn * number), np.sin(turn * number), 0, 0, 0])

@@ -49,8 +49,8 @@ from measure import MODES, bars, installed, options, table, timed
 from namespaces import INTERFACE, ClusterOfHosts, Host, cluster_of_hosts, why_not
 
 BATCH, RATE, RANKS, EPOCHS = 1024, 0.1, 2, 5
-#: Rows a replica and step, so few that steps on the flights go by keys: a batch touches less than
-#: an eighth of the columns that so many of the first rows have.
+#: Rows per replica and step, and rows that are read. The first are so few that steps on the flights
+#: go by keys: a batch touches less than an eighth of the columns.
 FEW_ROWS, ENOUGH = 24, 20_000
 #: Epochs of the fits whose bytes are compared.
 SHORT, LONG = 1, 5
@@ -60,12 +60,12 @@ NARROW = {
     f"bfloat16, {mode.name}": mode for mode in (Sync(wire="bfloat16"), AllReduce(wire="bfloat16"))
 }
 LOCAL = AllReduce(period=16)
-#: The most that cables between hosts carry, where they are to be slow.
+#: The speed of slow cables between hosts.
 CABLE = "1gbit"
-#: Of the parts that are about several hosts.
+#: Numbers of hosts.
 HOSTS = (2, 4, 8)
-#: Parameters of the models whose shards are compared; from so many on with a bar. Up to so many on
-#: all hosts together take all the steps.
+#: Parameters of the models whose shards are compared, and the least number that has a bar. Models
+#: with at most `LITTLE_SENT` parameters on all hosts together take all steps.
 SIZES = (250, 25_000, 250_000, 1_000_000, 10_000_000)
 LARGE, LITTLE_SENT = 1_000_000, 50_000
 #: Steps a second over those of DDP, at least, by hosts and workers of each.
@@ -133,7 +133,7 @@ class Place:
         return self.cluster(1, RANKS).client
 
     def order(self, n_hosts: int, workers: int, *words: str | int) -> float:
-        """Seconds of an order to `across.py`, of which each host has so many processes."""
+        """Return the seconds of an order to the processes of `across.py`, `workers` per host."""
         name = n_hosts, workers
         if name not in self._orders:
             hosts = [host for host in self.cluster(*name).hosts for _ in range(workers)]
@@ -144,7 +144,7 @@ class Place:
 def stochastic(
     client: Client, data: Any, mode: str | Mode, rows: int, epochs: int = EPOCHS, **more: Any
 ) -> LinearClassifier:
-    """A fit by steps of so many rows of each replica."""
+    """Fit by steps of `rows` rows per replica."""
     ranks = len(client.nthreads())
     model = LinearClassifier(
         mode=mode, client=client, batch_size=rows if mode == "async" else ranks * rows,
@@ -239,7 +239,7 @@ def _steps(place: Place, n_hosts: int, workers: int, chosen: argparse.Namespace)
 
 
 class Nothing:
-    """A model with so many parameters, whose gradient takes no time."""
+    """A model with `size` parameters, whose gradient takes no time."""
 
     def __init__(self, size: int) -> None:
         self.layout = {"w": (size,)}
@@ -275,7 +275,7 @@ def shards(place: Place, chosen: argparse.Namespace) -> None:
 def exchanging(
     client: Client, n_hosts: int, size: int, steps: int
 ) -> Callable[[str, int | str], ModelRegressor]:
-    """Fits of a model that computes nothing, in a mode and with so many shards."""
+    """Return a function that fits a model that computes nothing, in a mode and on some shards."""
     times = max(4, min(steps, steps * LITTLE_SENT // (size * n_hosts)))
     data = put(drawn, client, n_hosts * times, 1)
 
@@ -480,7 +480,7 @@ def sparse(place: Place, chosen: argparse.Namespace) -> None:
 def of_two_and_one(
     what: str, name: str, modes: Any, medians: Mapping[str, float], form: str
 ) -> None:
-    """Print medians of two hosts beside those of one, and the ratio."""
+    """Print the medians of two hosts, the medians of one, and their ratios."""
     rows = []
     for mode in modes:
         two, one = medians[f"{mode} two hosts"], medians[f"{mode} one host"]

@@ -86,7 +86,7 @@ def begins() -> list[float]:
 
 
 def on_workers(n: int, repeat: int) -> tuple[dict[str, float], LinearClassifier]:
-    """Median milliseconds of the parts of a fit on so many workers, and the last model."""
+    """Return median milliseconds of the parts of a fit on `n` workers, and the last model."""
     spent: dict[str, list[float]] = defaultdict(list)
     launched: list[float] = []
     note_times(spent, launched)

@@ -33,7 +33,7 @@ from dps.modes import MODES as ALL_MODES
 MB = 1e6
 #: The modes that are for models without a table, too, by name.
 MODES = {name: mode for name, mode in ALL_MODES.items() if not mode.needs_table}
-#: A contender that takes longer than so many seconds is run so often at the most.
+#: Seconds of a run that make a contender slow, and the largest number of runs of a slow one.
 SLOW, SLOW_REPEAT = 4.0, 3
 #: What Dask's processes do whatever is computed. Workers sample stacks a hundred times a second,
 #: for a page of the dashboard: left out. All look after their event loops fifty times: here twice.
@@ -72,7 +72,7 @@ def options(doc: str, repeat: int, **more: Any) -> argparse.Namespace:
 
 @contextmanager
 def cluster(n_workers: int = 2, config: Mapping[str, Any] | None = None) -> Iterator[Client]:
-    """A client of so many processes with one thread each; warnings of peers are not shown."""
+    """Yield a client of `n_workers` processes with one thread each; peers' warnings are hidden."""
     with (
         dask.config.set(config or {}),  # nannies hand it on
         LocalCluster(n_workers=n_workers, threads_per_worker=1, dashboard_address=":0") as workers,
@@ -84,7 +84,7 @@ def cluster(n_workers: int = 2, config: Mapping[str, Any] | None = None) -> Iter
 
 
 def processes(client: Client | None = None) -> list[int]:
-    """This one, in which the scheduler of a local cluster lives, and those of its workers."""
+    """Return the ids of this process, which has the scheduler, and of a client's workers."""
     return [os.getpid(), *(client.run(os.getpid).values() if client is not None else ())]
 
 
@@ -116,7 +116,7 @@ class Watch:
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def look(self) -> None:
-        """Called every so many seconds."""
+        """Look once."""
         raise NotImplementedError
 
     def _watch(self) -> None:
@@ -155,7 +155,7 @@ class TooSlow(Exception):
 
 @contextmanager
 def limit(seconds: float) -> Iterator[None]:
-    """Raise TooSlow in the block after so many seconds; in the main thread only."""
+    """Raise TooSlow in the block after some seconds; in the main thread only."""
 
     def stop(*_: object) -> None:
         raise TooSlow(f"more than {seconds:.0f} s")
@@ -260,7 +260,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 def roofline(data: int, passes: dict[str, float], speed: float) -> dict[str, float]:
-    """Print seconds of passes over so many bytes beside the speed of reading; shares reached."""
+    """Print the speed of passes over `data` bytes; return their shares of the reading speed."""
     shares = {name: data / seconds / speed for name, seconds in passes.items()}
     table(
         ("a pass over the data", "ms", "GB/s", f"of the {speed / 1e9:.1f} GB/s of reading it"),

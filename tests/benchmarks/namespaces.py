@@ -131,7 +131,7 @@ class Host:
         return said
 
     def slow(self, rate: str) -> None:
-        """Have its cable carry no more than so much, such as "1gbit", away from it.
+        """Limit what its cable carries away from it, for instance to "1gbit".
 
         Raises
         ------
@@ -332,9 +332,10 @@ def _close(cluster: LocalCluster) -> None:
 def cluster_of_hosts(
     n_hosts: int, workers: int = 1, security: Security | None = None, protocol: str | None = None
 ) -> Iterator[ClusterOfHosts]:
-    """A cluster of so many hosts with so many workers each; with TLS where security is given.
+    """Yield a cluster of `n_hosts` hosts with `workers` workers each.
 
-    A protocol other than TCP may be "ws".
+    security: certificates for TLS; None: TCP without.
+    protocol: None for TCP, or "ws".
 
     Raises
     ------

@@ -31,7 +31,7 @@ TIMES = (1, 2, 4, 8, 16)
 
 @contextmanager
 def neighbours(n: int) -> Iterator[None]:
-    """Run so many busy loops."""
+    """Run busy loops beside the block."""
     loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(n)]
     try:
         yield

@@ -2,10 +2,11 @@
 
     python tests/benchmarks/recovery.py [--repeat K] [--rows N] [--quick]
 
-First many short epochs on three worker processes, of which one is killed in the middle: seconds
-from the SIGKILL to the news of the first epoch closed after it, which the client hears of four
-times a second. Rows are the client's, so those of the dead worker are sent again. Then the flights
-of flights.py at defaults, undisturbed and with three kills in a fit: test log loss. Medians.
+First a fit of many short epochs on three worker processes. One is killed in the middle. Printed are
+the seconds from the SIGKILL until the client, which asks four times a second, knows that an epoch
+has closed again. The client has the rows, and sends those of the dead worker again. Then the test
+log loss of the flights of flights.py at defaults, undisturbed and with three kills in a fit.
+Medians.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Told(logging.Handler):
 
 
 class Killer(threading.Thread):
-    """Kills a worker of a fit whenever it has closed so many epochs more.
+    """Kills a worker of a fit after given numbers of further epochs.
 
     Parameters
     ----------

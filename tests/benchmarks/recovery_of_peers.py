@@ -2,10 +2,10 @@
 
     python tests/benchmarks/recovery_of_peers.py [--repeat K]
 
-Each trains on two worker processes, of which one is killed half-way through an epoch (a boosting
-round of xgboost). Printed are the seconds from the SIGKILL to the end of the first epoch that
-follows, and how many that had ended are trained again; the one at work is in any case. Ray restarts
-its workers from a checkpoint that it takes after each epoch. Ray and xgboost are installed by hand:
+Each trains on two worker processes. One is killed half-way through an epoch (a boosting round of
+xgboost). Printed are the seconds from the SIGKILL to the end of the first epoch that follows, and
+the number of closed epochs that are trained again, besides the interrupted one. Ray restarts its
+workers from a checkpoint that it takes after each epoch. Ray and xgboost are installed by hand:
 nothing else needs them.
 """
 
@@ -29,9 +29,9 @@ import numpy as np
 from measure import cluster, installed, options, table
 
 EPOCHS, STEPS, ROWS, COLUMNS = 25, 100, 20_000, 20
-#: Noted instead of an epoch by who begins again.
+#: Noted in place of an epoch where training begins again.
 AGAIN = -1
-#: After so many epochs.
+#: Epochs before the kill.
 BEFORE = 8
 #: Seconds after which nothing more is expected.
 LIMIT = 90.0

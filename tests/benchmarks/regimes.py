@@ -99,7 +99,7 @@ def absolute(model: Any, X: Any, y: Any) -> float:
 
 
 def rows(n: int, p: int, share: float = 1.0) -> Any:
-    """Dense rows, or CSR rows of which so many values are not zero."""
+    """Return dense rows, or CSR rows with a share of values that are not zero."""
     rng = np.random.default_rng(n + p)
     if share == 1.0:
         return rng.normal(size=(n, p))

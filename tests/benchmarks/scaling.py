@@ -2,15 +2,15 @@
 
     python tests/benchmarks/scaling.py [--repeat K] [--slow-timers] [--quick]
 
-The data lies on a LocalCluster of two processes, one thread each; one replica has all rows moved
-to its worker before its clock starts. Compared are the median seconds of an epoch, everything else
-at its defaults, beside what the machine gives. For dense rows that is the speed at which one
-process and both together read the same numbers. For CSR it is "passes apart", those of the
-gradient's kernel by processes that exchange nothing, one after the other and at once: what two
-cores are at best worth. A virtual machine does not always have all of two: a pair of fits counts
-if passes apart, before it and behind it, were at most a tenth slower than the fastest of the run.
-Everything is interleaved; medians. With --slow-timers Dask's processes leave the cores alone: they
-do not sample stacks, and look after their event loops twice a second instead of fifty times.
+The data lies on a LocalCluster of two processes with one thread each. All rows of a single replica
+move to its worker before its clock starts. The tables compare the median seconds of an epoch with
+what the machine allows, everything else at its defaults. For dense rows that is the speed at which
+one process, and both at once, read the same numbers. For CSR it is "passes apart": passes of the
+gradient's kernel in processes that exchange nothing, one after the other and at once. A virtual
+machine does not always have both cores to itself: a pair of fits counts only if the passes apart
+before and after it were at most a tenth slower than the fastest of the run. Everything is
+interleaved; medians. With --slow-timers Dask's processes sample no stacks, and look after their
+event loops twice a second instead of fifty times.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from dps.models.linear import LinearModel
 from flights import DATA, on_cluster, read_flights, split
 from measure import MODES, SLOW_TIMERS, bars, cluster, options, read_speed, table
 
-#: Passes apart of a calm machine take at most so many times as long as the fastest.
+#: Passes apart on a calm machine, over the fastest of the run.
 CALM = 1.1
-#: Pairs of fits that are tried for each that is to count.
+#: Pairs of fits that are tried for each one that counts.
 TRIED = 3
 
 Pairs = dict[str, list[tuple[float, float]]]

@@ -2,12 +2,12 @@
 
     python tests/benchmarks/server.py [--repeat K] [--rows N] [--calls N] [--quick]
 
-A caller asks again when it has its answer; medians. On one host it is this process, and the shard
-is a worker's of a LocalCluster, its mirror another one's. Between hosts it is a task on one network
-namespace (`namespaces.py`, as root on Linux), and the shard on another; where there can be none,
-the caller does without mapped memory. Tensors are 1,000 float32, keys 1,000 that are drawn anew for
-each call from a table of `--rows` rows of 16 float32, all of which are there. Last, a mirror of 100
-bytes a row is killed, and this process writes while another one is filled.
+The caller makes the next call when it has its answer; medians. On one host the caller is this
+process, and the shard and its mirror are on two workers of a LocalCluster. Between hosts the caller
+is a task in one network namespace (`namespaces.py`, as root on Linux), and the shard is in another.
+Without namespaces the caller uses no mapped memory. Tensors have 1,000 float32. Each call draws
+1,000 keys from a full table of `--rows` rows of 16 float32. Last, a mirror of 100 bytes per row is
+killed, and this process writes while another one is filled.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ Process = Generator[Any, None, None]
 
 
 class Event:
-    """Something that processes wait for; it happens once it has been counted so often."""
+    """Something that processes wait for; it happens when it has been counted `times` times."""
 
     def __init__(self, clock: Clock, times: int = 1) -> None:
         self._clock, self.left, self.waiting = clock, times, []
@@ -160,7 +160,7 @@ class Hosts:
 
 
 class Exchange:
-    """One exchange of some members over shards, of which member s has shard s."""
+    """One exchange of some members over shards; member s has shard s."""
 
     def __init__(self, hosts: Hosts, members: Sequence[int], update: bool) -> None:
         clock, self.hosts, self.members, self.update = hosts.clock, hosts, members, update
@@ -285,7 +285,7 @@ def asynchronous(costs: Costs, network: Network, model: Model, steps: int, shard
 
 
 def ring(costs: Costs, network: Network, model: Model, steps: int, shards: int) -> float:
-    """Seconds of a step of an all-reduce, of which each message goes to the right."""
+    """Return the seconds of a step of an all-reduce in which each message goes to the right."""
     hosts, n = Hosts(costs, network, model, 1), network.hosts
     nbytes, elements, last = model.nbytes / n, model.elements / n, 2 * (n - 1)
 
@@ -360,9 +360,9 @@ Found = dict[tuple[int, int, str], tuple[float, int]]
 
 
 def measured(sizes: Sequence[int], counts: Sequence[int], chosen: Any) -> tuple[Found, Any]:
-    """Seconds of steps that only exchange, and their shards, by hosts, parameters and mode.
+    """Return seconds and shards of steps that only exchange, by hosts, parameters and mode.
 
-    Also the cores that are left by idle processes of so many hosts.
+    Also returns, by hosts, the cores that their idle processes leave free.
     """
     found: Found = {}
     cores = {}

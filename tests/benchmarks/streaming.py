@@ -62,7 +62,7 @@ class Health(Watch):
 
 @contextmanager
 def small_cluster(limit: int) -> Iterator[tuple[LocalCluster, Client]]:
-    """Two processes of one thread, which may have so many bytes each, and report often."""
+    """Yield two processes with one thread and `limit` bytes each, which report often."""
     with (
         dask.config.set({"distributed.admin.system-monitor.interval": "50ms",
                          "distributed.worker.heartbeat-interval-multiplier": 1}),

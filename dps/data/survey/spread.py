@@ -20,7 +20,7 @@ from dps.models.linear import ROUNDINGS
 _SAMPLED = 1 << 19
 #: Rows that give a guess of the mean, from which deviations are summed.
 _GUESSED = 256
-#: A mean within so many deviations of zero is as good as zero.
+#: Deviations from zero within which a mean counts as zero.
 _NEAR = 0.5
 
 

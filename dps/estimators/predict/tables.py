@@ -25,7 +25,7 @@ TableRows = tuple[NDArray[np.int64], NDArray[np.floating]]
 
 
 class TableRaw(Protocol):
-    """A trained model, see `Raw`, with a table of which a block needs few rows."""
+    """A trained model, see `Raw`, with a table; a block of rows needs few of its rows."""
 
     @property
     def table(self) -> TableRows:

@@ -17,7 +17,7 @@ from dps.monitor.words import count, loss
 Curve = tuple[list[float], list[float], str, str]
 Mark = tuple[float, float, str, str, str, str, str]
 
-#: Curves with up to so many points have marks.
+#: Largest number of points of a curve with marks.
 _MARKED = 60
 #: Number of losses from which outliers are recognised.
 _MANY = 12

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from dps.data.survey.rows import DataSummary
 
-#: Data sets of up to so many rows make one batch.
+#: Largest number of rows of a data set that makes one batch.
 _FEW_ROWS = 256
-#: Larger ones have about so many updates per epoch, up to a largest batch.
+#: Updates per epoch of larger ones, about, and the largest batch.
 _UPDATES_PER_EPOCH = 512
 _LARGEST_BATCH = 4096
 #: Elements of a whole vector that are updated in the time of one element by its key.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dps.training.job import Job
 
 
-#: Labels with up to so many rows are rare. For others a draw per row is near enough to the share.
+#: Largest number of rows of a rare label. For others a draw per row is near enough to the share.
 _FEW_ROWS = 1000
 #: Largest number of rows of rare labels that are listed, the rarest labels first.
 _LISTED = 1 << 17
