@@ -129,7 +129,7 @@ def floats(value: Any, name: str, *shape: int, finite: bool = True) -> Any:
     if value.shape != shape:
         raise ValueError(f"{name} has the shape {value.shape}, where {shape} belongs")
     if finite and not np.isfinite(value).all():
-        raise ValueError(f"{name} holds what is no finite number")
+        raise ValueError(f"{name} has values that are not finite")
     return value
 
 

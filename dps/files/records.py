@@ -228,9 +228,9 @@ class RecordReader:
                 f"{dtype.str} of the shape {shape} was saved"
             )
         if dtype.kind == "U" and array.size and array.max() > _LAST_CHARACTER:
-            raise ValueError(f"the array {name!r} holds what is no text")
+            raise ValueError(f"the array {name!r} has values that are no text")
         if dtype.kind == "b" and array.size and array.view("u1").max() > 1:
-            raise ValueError(f"the array {name!r} holds what is neither true nor false")
+            raise ValueError(f"the array {name!r} has values that are neither true nor false")
         self.left.discard(name)
         if stored == dtype:
             return array

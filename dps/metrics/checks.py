@@ -64,7 +64,7 @@ def check_numbers(values: np.ndarray, name: str, place: str, infinite: bool = Fa
         try:
             values = values.astype(np.float64)
         except (TypeError, ValueError) as error:
-            raise ValueError(f"{name}{place} holds what is no number: {error}") from error
+            raise ValueError(f"{name}{place} has a value that is no number: {error}") from error
     if values.dtype.kind not in "biuf":
         raise ValueError(f"{name}{place} has dtype {values.dtype}, numbers are wanted")
     if values.dtype.kind != "f":

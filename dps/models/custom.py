@@ -19,8 +19,8 @@ class Gradients(dict[str, Any]):
     def __setitem__(self, name: str, value: Any) -> None:
         if name not in self or value is not self[name]:
             raise TypeError(
-                f"out[{name!r}] was assigned to, and what is there is to be added to in place: "
-                f"out[{name!r}] += ..., for one of {sorted(self)}"
+                f"out[{name!r}] was assigned to; add to it in place: out[{name!r}] += ..., for one "
+                f"of {sorted(self)}"
             )
 
 

@@ -343,7 +343,7 @@ class ParameterServer(NamedTensors):
         if gone:
             said = "; ".join(str(error) for error in gone.values())
             warn(
-                f"{path} lacks what is lost: {said}. Zeros stand for rows of arrays, and rows of "
+                f"{path} lacks lost parts: {said}. Zeros stand for rows of arrays, and rows of "
                 f"tables are left out{', and so are notes' if 0 in gone else ''}",
                 UserWarning,
                 stacklevel=2,

@@ -250,7 +250,7 @@ def _lists(rows: np.ndarray, absent: NDArray[np.bool_], name: str) -> ListColumn
         codes, values = pd.factorize(tokens)
     except TypeError:
         raise ColumnError(
-            f"column {name!r} of X{{place}} holds lists of what is no token: make them lists of "
+            f"column {name!r} of X{{place}} has lists whose items cannot be tokens: make them "
             "strings"
         ) from None
     return _bags(counts, codes, absent, pd.Index(values, dtype=object))

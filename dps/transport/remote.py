@@ -108,8 +108,8 @@ class PendingCall:
         if asyncio._get_running_loop() is self._loop:
             self._future.cancel()
             raise ClusterError(
-                "this would block the event loop that it waits for: await what is returned with "
-                "wait=False, or call it in another thread, by await asyncio.to_thread(...)"
+                "this would block the event loop that it waits for: call it with wait=False and "
+                "await the result, or in another thread, by await asyncio.to_thread(...)"
             )
         deadline = time.monotonic() + timeout
         try:

@@ -871,7 +871,7 @@ def test_a_lost_shard_is_named_and_the_others_go_on(tmp_path: Path) -> None:
             cut.save(tmp_path / "whole")
         with pytest.raises(ServerLostError, match=r"w\[5:10\]"):
             cut.create({"more": np.ones(3)})
-        with pytest.warns(UserWarning, match=r"lacks what is lost: .*w\[5:10\].* Zeros stand"):
+        with pytest.warns(UserWarning, match=r"lacks lost parts: .*w\[5:10\].* Zeros stand"):
             cut.save(tmp_path / "rescued", lost="skip")
         assert not (tmp_path / "whole").exists()
         with dps.ParameterServer.load(tmp_path / "rescued") as rescued:

@@ -395,7 +395,7 @@ BAD = {
     "mixed": (["a", 1], r"column 'c' of X holds strings and objects of the types \['int'\]"),
     "dates as objects": ([date(2001, 1, 1)], r"\['date'\].*pd.to_datetime\(X\['c'\]\)"),
     "dicts": ([{}], r"\['dict'\]"),
-    "lists of dicts": ([[{}]], "lists of what is no token"),
+    "lists of dicts": ([[{}]], "lists whose items cannot be tokens"),
     "lists and strings": ([["a"], "a"], r"holds lists and objects of the types \['str'\]"),
     "mixed categories": (pd.Categorical([1, "a"]), r"categories of the types \['int', 'str'\]"),
     "infinity": ([1.0, np.inf], "infinity.*row 1 of column 'c'"),

@@ -343,8 +343,8 @@ def check_size(summary: DataSummary, dtype: Any) -> None:
     if not size < most:
         around = f"around {size:.3g}" if np.isfinite(size) else "above 1e+153"
         raise ValueError(
-            f"y has values {around}, of which the model, in {np.dtype(dtype)}, takes "
-            f"{most:.3g} at the most: divide y by a number, and multiply predictions by it"
+            f"y has values {around}; a model in {np.dtype(dtype)} takes at most {most:.3g}: "
+            "divide y by a number, and multiply predictions by it"
         )
 
 

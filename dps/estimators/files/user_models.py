@@ -28,12 +28,12 @@ def own_kinds(cls: type, build: Callable[[Shape], Any]) -> list[Kind]:
         # An exception of the user's code, perhaps from parameters that were not saved.
         except Exception as error:
             raise ValueError(
-                f"what is given makes no model for {shape.n_features} columns and "
+                f"the given maker makes no model for {shape.n_features} columns and "
                 f"{shape.n_outputs} outputs: {error!r}"
             ) from error
         if _tensors(made) != tensors:
             raise ValueError(
-                f"what is given has other tensors. Saved: {tensors}; given: {_tensors(made)}"
+                f"the given maker's model has other tensors. Saved: {tensors}; given: {_tensors(made)}"
             )
         return made
 

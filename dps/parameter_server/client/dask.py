@@ -126,7 +126,7 @@ def choose_workers(
         missing = sorted(set(workers) - set(alive))
         if missing or not workers:
             raise ValueError(
-                f"workers must be addresses of workers, of which there are {sorted(alive)}. "
+                f"workers must be addresses of the cluster's workers, {sorted(alive)}. "
                 f"Got {list(workers)!r} instead."
             )
         given = list(workers)
