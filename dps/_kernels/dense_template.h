@@ -196,7 +196,7 @@ typedef DPS_T DPS_NAME(dps_tile_8) __attribute__((
             for (int p = 0; p < parts; p++) { __VA_ARGS__ }                                        \
     }
 
-/* out[i, c] = bias[c] + row i . w[:, c] for one tile of W outputs, of which `used` are real.
+/* out[i, c] = bias[c] + row i . w[:, c] for one tile of W outputs; `used` of them are real.
    w has rows of `padded` elements and is at the tile's first column, as are bias and out. For
    `ahead` and `reach` see dps_dot_rows. */
 #define DPS_FORWARD_TILE(W, VEC)                                                                   \

@@ -306,7 +306,7 @@ cdef class RowEncoder:
 
     @property
     def bound(self):
-        """Stored values that there may be at the most."""
+        """Return the largest possible number of stored values."""
         return self.most * self.n_rows + self.n_tokens
 
     def encode(self, index_t[::1] indices, floating[::1] data, index_t[::1] indptr):

@@ -1,4 +1,4 @@
-/* Rows of a table that entries of a batch point at: sums of them, and what is added to them.
+/* Rows of a table that a batch's entries point at: their sums, and additions to them.
 
    An entry is a place, the number of a row of the table, and a value; a row of the batch has those
    from start[i] to before start[i + 1]. A row of the table is `many` weights and then k factors. It

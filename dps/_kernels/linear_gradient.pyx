@@ -306,7 +306,7 @@ cdef double _add(
 cdef void _raw(
     const Linear* model, const Rows* keyed, const floating* params, floating* out, Py_ssize_t m
 ) noexcept nogil:
-    """Compute raw outputs of rows by keys, the first of which is the intercept."""
+    """Compute raw outputs of rows by keys; the first key is the intercept."""
     forward_csr(
         <const floating*> keyed.values, <const int*> keyed.indices, <const int*> keyed.indptr,
         NULL, params, params if model.intercept else NULL, out, m, model.k,

@@ -244,7 +244,7 @@ cdef double _exp_loop(
     int kind, const floating* y, const floating* raw, const floating* weight, floating* out,
     Py_ssize_t n, Py_ssize_t k, floating unit,
 ) noexcept nogil:
-    """Losses of exp(raw), which is taken of what is not positive: the same bits everywhere.
+    """Losses of exp(raw), with exponents that are not positive, for the same bits everywhere.
 
     The logarithm of the unit by which y was divided is added to raw outputs, except in the
     exponent.

@@ -1,8 +1,8 @@
 """The gradient of a multilayer network, block by block, by matrix products.
 
-Owns the way of rows through a network and back. Rows of a batch are gathered until a block of them
-is full, wherever they lie, since a product of matrices is as fast as its blocks are long; `finish`
-takes what is left.
+Owns the way of rows through a network and back. It gathers rows of a batch, wherever they lie, until
+a block is full, since products of matrices are as fast as their blocks are long; `finish` takes the
+last block.
 
 A row goes in as numbers and as plain columns. A number x is scaled, and embedded by its place
 among its bins: t = clip((x - edge) / width, 0, 1) for each, times the rows of the embedding

@@ -19,7 +19,7 @@ static inline int64_t dps_owner(int64_t id, int64_t n)
     return dps_home((int64_t) dps_mix((uint64_t) id), n);
 }
 
-/* Number c of what is drawn for an id, evenly in [-1, 1). */
+/* Draw number c for an id, uniform in [-1, 1). */
 static inline double dps_drawn(uint64_t seed, int64_t id, int64_t c)
 {
     uint64_t bits = dps_mix(dps_mix(seed ^ (uint64_t) id) + (uint64_t) c);

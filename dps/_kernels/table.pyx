@@ -10,7 +10,7 @@ Protocol. An entry of ``ids`` goes from FREE or LEFT to MAKING - id, by the thre
 row is written; then the entry becomes id + 1. Who wants that id waits for it; others pass by. No
 entry becomes FREE or LEFT while others look (`expire` wants quiet). So two who make the same id at
 once probe the same entries, and one of them wins: an id never has two rows. A crash between the two
-steps leaves MAKING: the id has no row until the table is laid out anew, and what is pushed to it is
+steps leaves MAKING: the id has no row until the table is laid out anew, and gradients for it are
 dropped after a wait of a second.
 """
 from cython cimport floating
@@ -182,15 +182,15 @@ cdef char* _address(array) except? NULL:
 cdef class TableRows:
     """The rows of a shard's part of a table, in memory that others may share.
 
-    params: (size,) array, of which the first elements are the table's.
+    params: (size,) array; its first elements are the table's.
     state: (state_rows, size) array.
     ids: (n_rows,) int64 array, one more than the id of a row; zeros at first.
     counts: (n_rows,) or (0,) int32 array, where an id needs to be seen more than once.
     seen: (n_rows,) or (0,) int64 array, where rows expire.
     since: (>= n_rows,) int64 array, the update that each row is up to date with, see `LazyUpdate`.
     width: elements of a row.
-    region: rows of which one rank has charge.
-    zeros: elements of a new row that are zero; those after them are drawn, evenly up to `scale`.
+    region: rows that one rank is in charge of.
+    zeros: elements of a new row that are zero; the next ones are drawn, uniform up to `scale`.
     start: state of a new row, a number a row of state.
     normal: whether elements are drawn from a normal distribution of that scale instead.
     """

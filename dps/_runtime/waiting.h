@@ -108,8 +108,8 @@ static inline double dps_offered(double before, double now) {
     return now;
 }
 
-/* Sleep until the bell is no longer `heard`, or rings for one of the bits, for
- * `seconds` at the most.  May return early. */
+/* Sleep until the bell is no longer `heard`, or rings for one of the bits, at
+ * most for `seconds`. It may return early. */
 static inline void dps_sleep(int32_t *bell, int32_t heard, uint32_t bits, double seconds) {
 #if DPS_FUTEX
     struct timespec t = dps_timespec(dps_now() + seconds);

@@ -155,7 +155,7 @@ class Quantile(Loss):
     Parameters
     ----------
     quantile : float, default=0.5
-        Between 0 and 1: the share of y that is to be below what is predicted.
+        Between 0 and 1: the share of y that should lie below the prediction.
 
     Examples
     --------

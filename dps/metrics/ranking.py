@@ -50,7 +50,7 @@ def roc_auc_score(
 
     For several classes, or labels in columns, it is a mean of such areas, as in scikit-learn. It is
     exact for up to 262,144 distinct scores in a column. For more, scores are compared by their
-    leading bits, so many that at most this number of distinct scores remains. Equal pairs of rows
+    leading bits, so that at most this number of distinct scores remains. Equal pairs of rows
     count as half, so the error is at most half the share of pairs that have become equal: about
     10^-5 if scores are spread out.
 

@@ -280,8 +280,8 @@ class ParameterServer(NamedTensors):
             ``dtype``, ``writes``, ``pushes``, ``reads``, of a table its ``rows``; the rates
             ``writes_per_second`` and ``reads_per_second``, since the last call of this object, at
             first since it was made; ``shards``, of each its ``worker``, the worker of its
-            ``mirror`` or None, its ``callers``, and ``lost``: None, or what is lost with it, and
-            why.
+            ``mirror`` or None, its ``callers``, and ``lost``: None, or the lost parts and the
+            reason.
 
         Raises
         ------

@@ -203,7 +203,7 @@ cdef class BackupsChannel(SynchronousChannel):
 
 
 cdef class BackupsStep(Step):
-    """A rank's steps, some of which other ranks may complete without it; `params` is its copy.
+    """A rank's steps; other ranks may complete some without it. `params` is its copy.
 
     rank, channels, params, total, version, activity, rates: as of a `Step`.
     late: whether a gradient that comes too late counts in the step at work.

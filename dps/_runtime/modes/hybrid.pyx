@@ -2,16 +2,16 @@
 
 A push has two parts. The first half of the exchange (mapped.pyx) applies the gradient at the
 table's ids as in async: at once, lock-free, by the rank itself. Only then the rank arrives, with
-what is dense, which is summed, applied and waited for as in sync. So tables are never summed over
-ranks, and no rank waits for them. The gradient of a row is divided by the rows of all ranks'
+the dense gradients, which are summed, applied and waited for as in sync. So tables are never summed
+over ranks, and no rank waits for them. The gradient of a row is divided by the rows of all ranks'
 batches, taken as many as this rank has: where ranks touch other rows, their updates together are
 those of sync.
 
 When all have arrived, all rows of the step have been written. So the last step of an epoch may
 bring rows up to date and give them up, slice by slice, before DONE: no rank writes rows between
 ARRIVED and DONE. Between DONE and the next ARRIVED rows are read while others write them, and two
-ranks that write a row at once may each lose element updates of the other. A crash leaves what a
-crash in async and one in sync leave: half a step, of which only the last snapshot counts.
+ranks that write a row at once may each lose element updates of the other. A crash leaves half a
+step, as in async and in sync; only the last snapshot counts.
 """
 from libc.stdint cimport int64_t
 from libc.string cimport memcpy

@@ -16,7 +16,7 @@ Written by the rank, which tells the shard now and then where it is far:
     EPOCH_ROWS  rows seen in this epoch
     LOSS        the bits of a double: the sum of losses of this epoch so far
     LOAD, COMPUTE, PULL, PUSH, WAIT
-                nanoseconds, all of which go to one of them
+                nanoseconds; each goes to one of these
     STALE_SUM, STALE_MAX, and from STALENESS on BUCKETS words
                 of the staleness of its pushes to this shard: 0, 1, 2-3, 4-7, ...
     LEAD_MAX    steps that it was ahead of the slowest rank when it read from this shard, at most,
@@ -50,8 +50,8 @@ cdef enum:
 cdef class Activity:
     """A rank's account: its row in the window of each shard, and a stop watch.
 
-    `rows` are (WIDTH,) int64, one a shard; the first has what is said once. `timed` is false
-    where only events are counted and no clock is read.
+    `rows` are (WIDTH,) int64, one per shard; the first also has the words that all shards
+    share. `timed` is false where only events are counted and no clock is read.
     """
 
     def __init__(self, rows, bint timed=True):

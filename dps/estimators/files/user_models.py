@@ -33,7 +33,8 @@ def own_kinds(cls: type, build: Callable[[Shape], Any]) -> list[Kind]:
             ) from error
         if _tensors(made) != tensors:
             raise ValueError(
-                f"the given maker's model has other tensors. Saved: {tensors}; given: {_tensors(made)}"
+                f"the given maker's model has other tensors. Saved: {tensors}; given: "
+                f"{_tensors(made)}"
             )
         return made
 

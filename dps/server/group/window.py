@@ -74,7 +74,7 @@ ABORTED = 2
 REDUCTION_WIDTH = 64
 NOTES_WIDTH = 8
 RECORD_WIDTH = 24
-#: Doubles that a rank notes with a snapshot within an epoch, and of what is said of all.
+#: Doubles that a rank notes with a snapshot within an epoch, and that all ranks share.
 INTERIM_WIDTH = 4
 
 #: Work, in elements summed: the update of an element, and the largest amount that one rank does

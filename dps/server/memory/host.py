@@ -1,4 +1,4 @@
-"""The identity of this host, by which a file on a network drive is told from shared memory."""
+"""The identity of this host, to distinguish shared memory from files on a network drive."""
 
 from __future__ import annotations
 

@@ -6,5 +6,5 @@ passes.pyx          a sum over them, checked and rounded alike on all ranks
 descent.pyx         steps of all ranks; rank 0 searches
 quasi_newton.pyx    the direction and the line search
 proximal.pyx        the same with an l1 penalty
-pairs.pyx           what is known of the curvature
+pairs.pyx           steps and changes of the gradient, which describe the curvature
 """

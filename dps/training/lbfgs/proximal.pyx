@@ -2,7 +2,7 @@
 
 The model is L-BFGS's own in compact form (Byrd, Nocedal and Schnabel, 1994). It is nearly
 minimised: by coordinate descent, which ends at exact zeros (Scheinberg and Tang, 2016), then by
-conjugate gradients among what is not zero. All in double.
+conjugate gradients among the coordinates that are not zero. All in double.
 """
 from libc.math cimport copysign, sqrt
 from libc.stdint cimport uintptr_t
@@ -247,9 +247,10 @@ cdef class ProximalStep:
     cdef bint _invert(self) noexcept nogil:
         """Invert the middle matrix ``[[A, L], [L', -I]]`` of the compact form.
 
-        Of pairs whose curvature is made one: A is the curvature times the products of their steps,
-        L what is below the diagonal of those of steps and changes. The inverse is
-        ``[[K, K L], [L' K, L' K L - I]]`` with K that of ``A + L L'``. Whether there is one.
+        Pairs are scaled to a curvature of one. A is the curvature times the products of their
+        steps; L is the part below the diagonal of the products of steps and changes. The inverse is
+        ``[[K, K L], [L' K, L' K L - I]]``, with K the inverse of ``A + L L'``.
+        Returns whether there is one.
         """
         cdef Py_ssize_t kept = self.pairs.kept, a, b, c, i, j
         cdef double weight, total

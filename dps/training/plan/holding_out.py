@@ -1,7 +1,7 @@
 """The choice of held-out rows, and checks that they and the training rows have weight.
 
 Each row is held out with the same probability. For rare labels a fixed share of their rows is held
-out, because their rows are spread over partitions, each of which alone might hold out none or all.
+out: their rows are spread over partitions, and a single partition might hold out none or all.
 """
 
 from __future__ import annotations

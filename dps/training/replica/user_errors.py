@@ -67,7 +67,7 @@ class SentCause:
     def of(cls, error: BaseException, causes: int = _CAUSES) -> SentCause:
         """Make it from an exception."""
         try:
-            # Not a pickled exception as such: `tblib`, which Dask installs, would lose attributes
+            # Not a pickled exception: `tblib`, which Dask installs, would lose attributes
             # that C code keeps, such as the code of SystemExit.
             contents: bytes | None = cloudpickle.dumps(error.__reduce_ex__(2))
         except Exception:

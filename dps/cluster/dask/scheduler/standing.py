@@ -110,8 +110,8 @@ def unpin(  # noqa: C901
     )  # fmt: skip
     if silent and fetching:
         # A worker that fetches the input of one of these tasks from a silent worker would wait
-        # until that fetch ends. It is told that the silent workers have died, but only those: Dask
-        # would end a worker that gets this message twice for the same worker.
+        # until that fetch ends. Only such workers get the message that the silent ones have died:
+        # Dask would end a worker that gets it twice for the same worker.
         gone = set(silent)  # it may change before it is sent
         asking = client._run(drop_connections, silent=gone, workers=fetching, on_error="return")
         asyncio.run_coroutine_threadsafe(asking, client.loop.asyncio_loop)
