@@ -1,7 +1,7 @@
 """The gradient of a multilayer network, block by block, by matrix products.
 
-Owns the way of rows through a network and back. It gathers rows of a batch, wherever they lie, until
-a block is full, since products of matrices are as fast as their blocks are long; `finish` takes the
+Owns the way of rows through a network and back. Gathers rows of a batch, wherever they lie, until a
+block is full, since products of matrices are as fast as their blocks are long; `finish` takes the
 last block.
 
 A row goes in as numbers and as plain columns. A number x is scaled, and embedded by its place

@@ -138,7 +138,7 @@ def fail_at(dask_worker: Any, point: str, count: int) -> None:
 
 
 def disarm(dask_worker: Any) -> None:
-    """Have a worker live that has not called the function so often."""
+    """Spare a worker that has called the function too few times to die."""
     dask_worker.dps_armed = False
 
 
@@ -194,7 +194,7 @@ class Case:
         )  # fmt: skip
 
     def strike(self, client: Client) -> None:
-        """Do to the cluster what is to be done to it."""
+        """Harm the chosen workers."""
         workers = sorted(client.nthreads())
         chosen = [workers[int(at * len(workers))] for at in self.victims]
         if self.point is not None:

@@ -106,7 +106,7 @@ class _Counter:
 
 
 class Actors(Neighbour):
-    """Has an Actor on each worker, each of which works for seconds at a time."""
+    """Has an Actor on each worker; each works for seconds at a time."""
 
     def begin(self) -> None:
         self.ids = self._ids()
@@ -149,7 +149,7 @@ class Actors(Neighbour):
 
 
 class BusyThreads(Neighbour):
-    """Has so many tasks that each worker's thread always has one before it."""
+    """Has enough tasks to keep each worker's thread busy."""
 
     def begin(self) -> None:
         self.futures = [

@@ -123,7 +123,7 @@ PAIRS += [(x, "array") for x in FEATURES if x not in DENSE]
 
 
 def classifier(**options: Any) -> dps.LinearClassifier:
-    # Columns of sparse rows count as they are, and so do those of the others here.
+    # Columns of sparse rows are not standardized; here no columns are.
     some = {"max_iter": 5, "tol": None, "shuffle": False, "n_replicas": 1, "standardize": False}
     options = {**some, **options}
     return dps.LinearClassifier(**options)
@@ -229,7 +229,7 @@ def test_rows_that_move_are_held_out_and_mixed_as_if_they_had_not(
     here, there = models
     assert [rank.pieces[0].moved for rank in there.plan_.ranks] == [False, True]
     assert there.plan_.rows == here.plan_.rows < ROWS
-    # A batch is all rows, so only rounding tells whose gradient a row was in.
+    # A batch is all rows, so only rounding depends on the rank that had a row.
     np.testing.assert_allclose(there.coef_, here.coef_, rtol=1e-9)
     losses = [[record["validation_loss"] for record in m.history_] for m in (here, there)]
     np.testing.assert_allclose(*losses)

@@ -99,7 +99,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(autouse=True)
 def _small_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cuts of which a partition has several."""
+    """Cuts so small that a partition has several."""
     monkeypatch.setattr(launch, "_CUT_BYTES", 1)
     monkeypatch.setattr(launch, "_FEWEST_CUT", 64)
 
@@ -115,7 +115,7 @@ def fitted(make: Any, client: Any, cache: str | None, **options: Any) -> dps.Lin
 
 @pytest.fixture
 def _all_in_cuts(client: Client) -> Iterator[None]:
-    """Rows in memory are cut as those of a stream."""
+    """Have rows in memory cut as a stream's rows are."""
 
     def change() -> None:  # in each process for itself: a function would travel by its name
         cuts._before = cuts.streamed, sources._MIXED

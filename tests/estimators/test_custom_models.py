@@ -340,7 +340,7 @@ def test_columns_come_by_name_with_codes_for_categories():
 
 
 class MeanOfTokens:
-    """A value each token, of which the mean over a list is the output; and a slope of numbers."""
+    """A value per token, whose mean over a list is the output; and a slope of numbers."""
 
     takes = "columns"
 

@@ -121,7 +121,7 @@ def test_nested_parameters_are_set_and_listed() -> None:
     one, other = (dps.MLPRegressor(optimizer=shared) for _ in range(2))
     one.set_params(optimizer__beta1=0.5)
     assert (one.optimizer.beta1, other.optimizer.beta1, shared.beta1) == (0.5, 0.9, 0.9)
-    # All that is listed can be set, a name and what is below it in one call, and deeper.
+    # All listed parameters can be set, also a name and those below it in one call.
     one.set_params(**one.get_params())
     one.set_params(optimizer="momentum", optimizer__nesterov=True)
     assert one.optimizer == Momentum(nesterov=True)

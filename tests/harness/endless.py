@@ -48,7 +48,7 @@ class EndlessFit(threading.Thread):
             self.error = error
 
     def end(self, losses: int | None = None) -> None:
-        """End it; it must have lost so much, if given, and have counted each row once an epoch."""
+        """End it; check its number of losses, if given, and the rows that each epoch counts."""
         self.stopping.set()
         self.join(60)
         assert not self.is_alive()

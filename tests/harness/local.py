@@ -11,7 +11,7 @@ from distributed import Client, LocalCluster
 
 @contextmanager
 def local_client(n_workers: int, **options: Any) -> Iterator[Client]:
-    """A client of so many processes, each with one thread; `client.cluster` is their cluster."""
+    """A client of `n_workers` processes with one thread each, the cluster `client.cluster`."""
     with (
         LocalCluster(
             n_workers=n_workers, threads_per_worker=1, dashboard_address=":0", **options

@@ -1,4 +1,4 @@
-"""Data of which one worker has eight times as many parts as another, and a loss that takes time."""
+"""Data with eight times as many parts on one worker as on another, and a loss that takes time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROWS = 50
 
 @dataclass(frozen=True)
 class Slow(LogLoss):
-    """A loss that takes so many seconds a part."""
+    """A loss that takes `seconds` per part."""
 
     seconds: float = 0.0
 

@@ -207,7 +207,7 @@ def rounded(z, width):
 
 
 def parts(name, y, raw):
-    """The arguments of ``max(z, 0)`` in a loss, their slopes in raw, and what is linear."""
+    """The arguments of ``max(z, 0)`` in a loss, their slopes in raw, and the linear part."""
     r = raw - y
     return {
         "hinge": ([(1 - y * raw, -y)], 0 * r, 0 * r),

@@ -189,7 +189,7 @@ def test_where_lengths_are_unknown_each_partition_gives_its_share(kind: str) -> 
 @pytest.mark.parametrize("kind", ["array", "frame", "list"])
 @pytest.mark.parametrize("sizes", [{"test_size": 60}, {}, {"train_size": 120, "test_size": 0.1}])
 def test_without_shuffling_the_last_rows_are_scored_on(kind: str, sizes: Any) -> None:
-    """Of all containers beside an array, of which the lengths of partitions are known."""
+    """For all containers beside an array, whose lengths of partitions are known."""
     expected = sklearn.model_selection.train_test_split(X, Y, shuffle=False, **sizes)
     found = train_test_split(lazy(X), lazy(Y, kind), shuffle=False, **sizes)
     for side, rows in zip(found, expected, strict=True):

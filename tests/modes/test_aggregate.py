@@ -27,8 +27,8 @@ SIZE, RANKS, RATE = 11, 3, 0.2
 ORDER = [0, 0, 1, 2, 2, 2, 2, 0, 1, 0, 0, 0, 1, 0, 2, 1, 1, 2, 0, 2]
 ROWS = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4]
 
-#: Shards, and the (rank, shard) that there is TCP between. A far rank's push is on its way while it
-#: goes on, so who is told to wait for its answer.
+#: Shards, and the pairs (rank, shard) with TCP between them. A far rank goes on while its push is
+#: on its way.
 WAYS = [(1, ()), (3, ((0, 0), (0, 1), (0, 2), (1, 1)))]
 
 

@@ -129,7 +129,7 @@ def test_stopping_ends_a_mean(far: Any) -> None:
         (ended,) = at_once([lambda: ranks[0].mean(np.zeros(SIZE), 1)])
         assert isinstance(ended, StoppedError)
         assert window.words.rank_load(0, Field.ARRIVED) == 2 - bool(far)
-        # Nor is there another: rank 0 may have come to this one, but not to what is next.
+        # Nor does the next one begin: rank 0 has come to this one at most.
         for meet in (
             lambda: ranks[1].mean(np.zeros(SIZE), 1),
             lambda: ranks[1].broadcast(np.zeros(SIZE), []),

@@ -113,7 +113,7 @@ SERVED = {
 
 
 def compare(name: str, fitted: Any, rows: Any) -> tuple[int, list[Any], str]:
-    """Predict in another process by what is served there, and by what was fitted."""
+    """Compare predictions of the served and of the fitted model, in another process."""
     with dps.ServedModel(name) as served:
         np.testing.assert_array_equal(served.predict(rows), fitted.predict(rows))
         if fitted._classification:

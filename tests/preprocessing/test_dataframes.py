@@ -288,7 +288,7 @@ def test_what_is_wrong_with_later_partitions_has_a_place(client: Client) -> None
         with pytest.raises(ValueError, match=f"X in partition 2 has {message}"):
             estimator.partial_fit(gaps, lazy(Y))
     where = f"X in the partition with the index from 1200 to 1299 has {message}"
-    # Its number would be that of what is computed, which may be a part, or several read as one.
+    # A number would count computed partitions: a part of all, or several that are read as one.
     for predicted in (model.predict(gaps), model.predict(gaps).partitions[2]):
         with pytest.raises(ValueError, match=where):
             predicted.compute(scheduler="sync")

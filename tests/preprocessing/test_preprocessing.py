@@ -49,7 +49,7 @@ FULL["tags"] = FULL["tags"].where(FULL["tags"].notna(), "x").map(list)
 
 
 def parts(frame: pd.DataFrame, *cuts: int) -> Any:
-    """A dask dataframe of the rows between the cuts; categories are those of each partition."""
+    """A dask dataframe of the rows between the cuts; each partition has its own categories."""
     edges = [0, *cuts, len(frame)]
     pieces = [frame.iloc[a:b] for a, b in itertools.pairwise(edges)]
     for piece in pieces:

@@ -94,8 +94,8 @@ EVERY_MODE = [
 def two_workers(started_by: str = "forkserver") -> Iterator[Client]:
     """A cluster of two workers, and another for each that dies.
 
-    Dask looks whether a lost worker is back once, so many seconds later, and gives it up
-    if it is away at that moment: again, where workers are killed one after the other.
+    Dask looks only once, after "lost-worker-timeout", whether a lost worker is back, and gives it
+    up if it is away at that moment, as it may be where workers are killed one after the other.
 
     What Dask remembers of the past is bounded: its logs grow up to thousands of lines, and
     work stealing keeps each worker that it has lost.

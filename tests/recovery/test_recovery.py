@@ -254,7 +254,7 @@ def test_a_result_outlives_the_worker_of_its_shard(
 
 
 def unused_ports(n: int) -> int:
-    """The first of so many ports in a row, of those that no system gives to connections."""
+    """The first of `n` ports in a row that no system gives to connections."""
     for first in range(20_000 + os.getpid() % 1000 * 10, 32_000, n):
         with ExitStack() as stack, suppress(OSError):
             for port in range(first, first + n):
@@ -662,7 +662,7 @@ def test_an_adaptive_cluster_is_asked_for_workers(monkeypatch: pytest.MonkeyPatc
 
 @dataclass
 class Growing:
-    """A cluster of which the second worker joins."""
+    """A cluster whose second worker joins later."""
 
     now: tuple[str, ...] = ("a",)
     room: int = 0

@@ -33,13 +33,13 @@ def rates(table: TableSpec | None, steps: int = STEPS) -> Rates:
 
 
 def steps(channel: Channel, rank: int, table: TableSpec | None) -> None:
-    """An epoch on rows that touch some columns, of which others have none."""
+    """An epoch on rows that touch some columns; other ranks touch other columns."""
     rng, columns = np.random.default_rng(rank), table.rows if table else COLUMNS
     shape = BATCH * STEPS, columns
     X = scipy.sparse.csr_array(
         scipy.sparse.random_array(shape, density=6 / columns, format="csr", random_state=rng)
     )
-    if columns == COLUMNS:  # half of which no batch touches
+    if columns == COLUMNS:  # no batch touches half of them
         X.indices //= 2
     y = rng.standard_normal((BATCH * STEPS, OUTPUTS))
     model = LinearModel(columns, OUTPUTS, SquaredError())
@@ -181,7 +181,7 @@ def test_a_table_that_is_full_is_an_error_that_says_what_to_do(mode: Mode, far: 
 
 
 def by_id(found: Any) -> tuple[Any, Any]:
-    """The rows of ids, and what is behind the table."""
+    """The rows of ids, and the parameters behind the table."""
     params, _, ids = found
     at = np.flatnonzero(ids > 0)
     return dict(zip(ids[at], map(tuple, params[at]), strict=True)), params[COLUMNS:]

@@ -104,7 +104,7 @@ def link(remote: Remote, rank: int = 0, timeout: float = 30.0) -> FarLink:
 
 
 def step_of(*links: FarLink, rank: int = 0) -> Step:
-    """The steps of a rank whose vector is as long as those of all shards together."""
+    """The steps of a rank, whose vector is as long as the vectors of all shards together."""
     activity = Activity([link.counts for link in links])
     ends = [
         link.channel(SynchronousChannel, number, SIZE * number, activity)
