@@ -75,6 +75,7 @@ cdef void _gather(
     cdef Py_ssize_t at = 0, j
     cdef bint lags
     cdef Chunk chunk
+    cdef uint64_t mode = dps_no_subnormals()
     while at < n:
         chunk = _chunk(lazy, keys + at, n - at)
         lags = is_lagging(lazy, chunk.penalised)
@@ -86,6 +87,7 @@ cdef void _gather(
         for j in range(chunk.n):
             out[at + j] = p[j]
         at += chunk.n
+    dps_restore(mode)
 
 
 cdef bint _apply(
@@ -100,6 +102,7 @@ cdef bint _apply(
     cdef Py_ssize_t at = 0, j, r
     cdef bint finite = True, lags
     cdef Chunk chunk
+    cdef uint64_t mode = dps_no_subnormals()
     while at < n:
         chunk = _chunk(lazy, keys + at, n - at)
         lags = is_lagging(lazy, chunk.penalised)
@@ -119,6 +122,7 @@ cdef bint _apply(
             for j in range(chunk.n):
                 row[r * held.size + keys[at + j]] = state[r * CHUNK + j]
         at += chunk.n
+    dps_restore(mode)
     return finite
 
 
@@ -175,6 +179,7 @@ cdef void _gather_rows(
     cdef int64_t since[CHUNK]
     cdef Py_ssize_t i, r, j, at, stop
     cdef Span span
+    cdef uint64_t mode = dps_no_subnormals()
     for i in range(n):
         if i + SOON < n:
             _ask_for(held, keys[i + SOON], sizeof(floating), lazy.spec.state_rows)
@@ -189,6 +194,7 @@ cdef void _gather_rows(
                 follow(lazy, out, state, CHUNK, since, span.n, now, span.penalised)
             out += span.n
             at += span.n
+    dps_restore(mode)
 
 
 cdef bint _apply_rows(
@@ -201,6 +207,7 @@ cdef bint _apply_rows(
     cdef Py_ssize_t i, at, stop
     cdef bint finite = True
     cdef Span span
+    cdef uint64_t mode = dps_no_subnormals()
     for i in range(n):
         if i + SOON < n:
             _ask_for(held, keys[i + SOON], sizeof(floating), lazy.spec.state_rows)
@@ -220,6 +227,7 @@ cdef bint _apply_rows(
             grad += span.n
             at += span.n
         held.since[keys[i]] = lazy.before + now
+    dps_restore(mode)
     return finite
 
 
@@ -232,6 +240,7 @@ cdef bint _flush(
     cdef NotFinite seen = NotFinite(0, 0)
     cdef int64_t since[CHUNK]
     cdef Py_ssize_t i, j, a, b, n
+    cdef uint64_t mode = dps_no_subnormals()
     for i in range(lazy.n_runs):
         a = max(<Py_ssize_t> lazy.runs[3 * i], start)
         b = min(<Py_ssize_t> lazy.runs[3 * i + 1], stop)
@@ -251,6 +260,7 @@ cdef bint _flush(
         note(&seen, params[i])
     for i in range(start // held.width, stop // held.width):
         held.since[i] = lazy.before + now
+    dps_restore(mode)
     return none_seen(seen)
 
 
@@ -265,7 +275,6 @@ cdef void gather(
 ) noexcept nogil:
     """Read the parameters at the keys after update ``now``, side by side."""
     cdef int64_t entry = _entry(lazy, now, 0)
-    cdef uint64_t mode = dps_no_subnormals()
     if held.width == 1 and single:
         _gather(lazy, held, keys, n, entry, <float*> out)
     elif held.width == 1:
@@ -274,7 +283,6 @@ cdef void gather(
         _gather_rows(lazy, held, keys, n, entry, <float*> out)
     else:
         _gather_rows(lazy, held, keys, n, entry, <double*> out)
-    dps_restore(mode)
 
 
 cdef bint apply(
@@ -283,32 +291,22 @@ cdef bint apply(
 ) noexcept nogil:
     """Apply update ``now`` at distinct keys; True if all are finite."""
     cdef int64_t entry = _entry(lazy, now, 1)
-    cdef uint64_t mode = dps_no_subnormals()
-    cdef bint finite
     if held.width == 1 and single:
-        finite = _apply(lazy, held, keys, n, entry, <const float*> grad)
-    elif held.width == 1:
-        finite = _apply(lazy, held, keys, n, entry, <const double*> grad)
-    elif single:
-        finite = _apply_rows(lazy, held, keys, n, entry, <const float*> grad)
-    else:
-        finite = _apply_rows(lazy, held, keys, n, entry, <const double*> grad)
-    dps_restore(mode)
-    return finite
+        return _apply(lazy, held, keys, n, entry, <const float*> grad)
+    if held.width == 1:
+        return _apply(lazy, held, keys, n, entry, <const double*> grad)
+    if single:
+        return _apply_rows(lazy, held, keys, n, entry, <const float*> grad)
+    return _apply_rows(lazy, held, keys, n, entry, <const double*> grad)
 
 
 cdef bint flush(
     const Lazy* lazy, bint single, const Held* held, Py_ssize_t start, Py_ssize_t stop, int64_t now
 ) noexcept nogil:
     """Bring all coordinates up to update ``now``; True if all are finite."""
-    cdef uint64_t mode = dps_no_subnormals()
-    cdef bint finite
     if single:
-        finite = _flush(lazy, held, start, stop, _entry(lazy, now, 0), <float> 0)
-    else:
-        finite = _flush(lazy, held, start, stop, _entry(lazy, now, 0), <double> 0)
-    dps_restore(mode)
-    return finite
+        return _flush(lazy, held, start, stop, _entry(lazy, now, 0), <float> 0)
+    return _flush(lazy, held, start, stop, _entry(lazy, now, 0), <double> 0)
 
 
 cdef char* _address(array) except? NULL:

@@ -43,6 +43,7 @@ cdef bint _apply(
 ) noexcept nogil:
     cdef Py_ssize_t i, a, b
     cdef bint finite = True, penalised
+    cdef uint64_t mode = dps_no_subnormals()
     for i in range(count):
         a = max(<Py_ssize_t> runs[3 * i], start)
         b = min(<Py_ssize_t> runs[3 * i + 1], stop)
@@ -55,6 +56,7 @@ cdef bint _apply(
                 b - a, step, rate,
                 l1 if penalised else 0.0, l2 if penalised else 0.0,
             )
+    dps_restore(mode)
     return finite
 
 
@@ -75,21 +77,16 @@ cdef class NativeUpdate(BoundUpdate):
         self, char* params, const char* mean, char* state, Py_ssize_t stride, Py_ssize_t start,
         Py_ssize_t stop, int64_t step, double rate,
     ) except -1 nogil:
-        cdef uint64_t mode = dps_no_subnormals()
-        cdef bint finite
         if self.single:
-            finite = _apply(
+            return _apply(
                 &self.spec, &self.free, self.runs, self.count, self.l1, self.l2,
                 <float*> params, <const float*> mean, <float*> state, stride, start, stop, step,
                 rate,
             )
-        else:
-            finite = _apply(
-                &self.spec, &self.free, self.runs, self.count, self.l1, self.l2, <double*> params,
-                <const double*> mean, <double*> state, stride, start, stop, step, rate,
-            )
-        dps_restore(mode)
-        return finite
+        return _apply(
+            &self.spec, &self.free, self.runs, self.count, self.l1, self.l2, <double*> params,
+            <const double*> mean, <double*> state, stride, start, stop, step, rate,
+        )
 
 
 cdef class PythonUpdate(BoundUpdate):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 #: Largest number of knots of a number, and least rows per knot.
 _KNOTS, _ROWS_A_KNOT = 20, 50
-#: Squared length of normalized rows: a row with as many ones has it.
+#: Squared length of normalized rows.
 _LENGTH = 6.0
 #: Number of columns up to which each is a field.
 _FIELDS = 64

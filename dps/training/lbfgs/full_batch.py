@@ -43,7 +43,7 @@ _SAMPLED = 1 << 22
 #: The largest number of features whose products are computed, the number of products, and the least
 #: number of rows per feature. Rows of a stream are copied, so their number is bounded.
 _MOST_MIXED, _PRODUCTS, _ROWS_A_FEATURE = 256, 1 << 24, 8
-#: The search begins on one row in 256 or in 16, if that leaves enough rows per parameter.
+#: The search begins on one row per share, if that leaves enough rows per parameter.
 _SHARES, _ROWS_A_PARAMETER = (256, 16), 256
 
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 #: Largest number of rows of a data set that makes one batch.
 _FEW_ROWS = 256
-#: Updates per epoch of larger ones, about, and the largest batch.
+#: Approximate number of updates per epoch of larger ones, and the largest batch.
 _UPDATES_PER_EPOCH = 512
 _LARGEST_BATCH = 4096
 #: Elements of a whole vector that are updated in the time of one element by its key.
